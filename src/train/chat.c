@@ -12,7 +12,7 @@ static const char generation[] = "generation_config.json";
 
 /* Returns the name of the template by which all conversations of data.train were written. NULL: data.train
  * has no conversations, their template is not recorded, or they have several templates. */
-static const char *find_name(const ax_run *run)
+static const char *find_name(const ax_train_run *run)
 {
     const ax_sources *train = &run->inputs.train;
     const char *name = NULL, *path = NULL;
@@ -35,7 +35,7 @@ static const char *find_name(const ax_run *run)
     return name;
 }
 
-static ax_run_file *find_file(const ax_run_files *files, const char *name)
+static ax_train_file *find_file(const ax_train_files *files, const char *name)
 {
     for (int i = 0; i < files->n; i++)
         if (!strcmp(files->file[i].name, name))
@@ -78,13 +78,13 @@ static void set_id(json_t *root, const char *key, int64_t id)
 }
 
 /* Makes `root` the content of generation_config.json in `files`; adds the file if `files` lacks it. */
-static ax_status set_generation(ax_run_files *files, const json_t *root)
+static ax_status set_generation(ax_train_files *files, const json_t *root)
 {
-    ax_run_file *file = find_file(files, generation);
+    ax_train_file *file = find_file(files, generation);
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     AX_CHECK(text, AX_ERR_MEMORY, "not enough memory for the text of %s, which checkpoints get", generation);
     if (!file)
-        return ax_run_files_add(files, generation, text, strlen(text));
+        return ax_train_files_add(files, generation, text, strlen(text));
     free(file->data);
     file->data = text;
     file->size = strlen(text);
@@ -94,9 +94,9 @@ static ax_status set_generation(ax_run_files *files, const json_t *root)
 /* Updates the special tokens in generation_config.json. If the file was made for another tokenizer, the ids
  * become those of the run's tokenizer. `end`, the token that ends a turn of a conversation (-1: none),
  * becomes one of the end-of-text tokens. */
-static ax_status update_ends(ax_run *run, int32_t end)
+static ax_status update_ends(ax_train_run *run, int32_t end)
 {
-    const ax_run_file *file = find_file(&run->beside, generation);
+    const ax_train_file *file = find_file(&run->beside, generation);
     const ax_model_identity *own = &run->inputs.identity;
     json_t *root = NULL;
     if (file)
@@ -127,7 +127,7 @@ static ax_status update_ends(ax_run *run, int32_t end)
 /* Gives the tokenizer the chat template as a Jinja text. The tokenizer's own template is replaced even if it
  * writes conversations in the same format, because it may add text that the data does not have, such as a
  * system turn. */
-static ax_status carry(ax_run *run, const ax_chat *chat)
+static ax_status carry(ax_train_run *run, const ax_chat *chat)
 {
     ax_buf jinja = {0};
     const char *own = ax_tokenizer_chat_template(run->inputs.tokenizer);
@@ -143,7 +143,7 @@ static ax_status carry(ax_run *run, const ax_chat *chat)
 
 /* Warns if validation data was written by another chat template than the training data: then the losses
  * cannot be compared. */
-static void compare_valid(const ax_run *run, const char *name)
+static void compare_valid(const ax_train_run *run, const char *name)
 {
     const ax_sources *valid = &run->inputs.valid;
     for (int i = 0; i < valid->n; i++) {
@@ -156,7 +156,7 @@ static void compare_valid(const ax_run *run, const char *name)
     }
 }
 
-ax_status ax_run_carry_template(ax_run *run)
+ax_status ax_train_carry_template(ax_train_run *run)
 {
     ax_tokenizer *tok = run->inputs.tokenizer;
     const char *name = find_name(run);
@@ -170,12 +170,12 @@ ax_status ax_run_carry_template(ax_run *run)
     if (chat) {
         ax_status status = carry(run, chat);
         if (status == AX_OK)
-            status = ax_run_warn_unlearned(run, chat);
+            status = ax_train_warn_unlearned(run, chat);
         end = ax_chat_end(chat);
         ax_chat_destroy(&chat);
         AX_TRY(status);
     }
     if (tok && ax_tokenizer_chat_template(tok))
-        ax_run_files_remove(&run->beside, "chat_template.jinja"); /* saved with the tokenizer instead */
+        ax_train_files_remove(&run->beside, "chat_template.jinja"); /* saved with the tokenizer instead */
     return update_ends(run, end);
 }

@@ -61,7 +61,7 @@ static ax_status lock_file(const char *dir, const char *path, int fd)
     return ax_pwrite_all(fd, text, (size_t)n, 0, path);
 }
 
-static ax_status try_lock(const char *dir, const char *path, ax_run_dir *out)
+static ax_status try_lock(const char *dir, const char *path, ax_train_dir *out)
 {
     AX_TRY(ax_mkdirs(dir));
     bool made = !ax_path_exists(path);
@@ -79,7 +79,7 @@ static ax_status try_lock(const char *dir, const char *path, ax_run_dir *out)
 
 /* Creates and locks run.dir. A start of another run that fails may remove `lock` and the directories at any
  * time. So this function tries again, unless a run holds the lock. */
-static ax_status lock_dir(const char *dir, char *data, const char *path, ax_run_dir *out)
+static ax_status lock_dir(const char *dir, char *data, const char *path, ax_train_dir *out)
 {
     enum { ATTEMPTS = 10 };
     ax_status status = AX_ERR_DATA;
@@ -89,7 +89,7 @@ static ax_status lock_dir(const char *dir, char *data, const char *path, ax_run_
     return status;
 }
 
-ax_status ax_run_lock(const ax_run *run, ax_run_dir *out)
+ax_status ax_train_lock(const ax_train_run *run, ax_train_dir *out)
 {
     char *path, *data = NULL;
     AX_TRY(ax_path_join(run->config->run.dir, "lock", &path));
@@ -104,9 +104,9 @@ ax_status ax_run_lock(const ax_run *run, ax_run_dir *out)
 /* Removes only empty directories, so token files, config.yaml and all files of another run stay. Removes the
  * file `lock` after data/ and before the directory of `lock`: a run that starts meanwhile makes its own lock
  * first and then data/. */
-void ax_run_dir_undo(const ax_run *run)
+void ax_train_dir_undo(const ax_train_run *run)
 {
-    const ax_run_dir *dir = &run->dir;
+    const ax_train_dir *dir = &run->dir;
     char *path, *data;
     if (!dir->lock || ax_path_join(run->config->run.dir, "lock", &path) != AX_OK)
         return;
@@ -126,9 +126,9 @@ void ax_run_dir_undo(const ax_run *run)
     free(path);
 }
 
-void ax_run_dir_fini(ax_run_dir *dir)
+void ax_train_dir_fini(ax_train_dir *dir)
 {
     if (dir->lock)
         close(dir->lock);
-    *dir = (ax_run_dir){0};
+    *dir = (ax_train_dir){0};
 }

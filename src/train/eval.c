@@ -7,7 +7,7 @@ static bool no_signal(void *user, int64_t done, int64_t total)
     return !ax_signal_pending();
 }
 
-static ax_status evaluate(const ax_run *run, ax_evaluation *out)
+static ax_status evaluate(const ax_train_run *run, ax_evaluation *out)
 {
     const ax_sources *valid = &run->inputs.valid;
     *out = (ax_evaluation){0};
@@ -20,7 +20,7 @@ static ax_status evaluate(const ax_run *run, ax_evaluation *out)
 
 /* Clears *pending if metrics.jsonl already has the evaluation of this step. The checkpoint was saved before
  * that evaluation, but an earlier resume from the same checkpoint may have run the evaluation. */
-static ax_status find_eval_row(const ax_run *run, bool *pending)
+static ax_status find_eval_row(const ax_train_run *run, bool *pending)
 {
     ax_history history;
     AX_TRY(ax_history_read(run->config->run.dir, &history));
@@ -31,19 +31,19 @@ static ax_status find_eval_row(const ax_run *run, bool *pending)
     return AX_OK;
 }
 
-ax_status ax_run_eval_missing(const ax_run *run, bool *pending)
+ax_status ax_train_eval_missing(const ax_train_run *run, bool *pending)
 {
-    bool mine = *pending && ax_run_first(run);
+    bool mine = *pending && ax_train_first(run);
     if (!*pending)
         return AX_OK;
     AX_TRY(ax_comm_agree(run->world, mine ? find_eval_row(run, &mine) : AX_OK));
     int64_t value = mine;
-    AX_TRY(ax_run_max(run, &value, 1));
+    AX_TRY(ax_train_max(run, &value, 1));
     *pending = value;
     return AX_OK;
 }
 
-ax_status ax_run_evaluate(const ax_run *run, ax_evaluation *out)
+ax_status ax_train_evaluate(const ax_train_run *run, ax_evaluation *out)
 {
     double start = ax_now();
     AX_TRY(evaluate(run, out));

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-void ax_run_files_fini(ax_run_files *files)
+void ax_train_files_fini(ax_train_files *files)
 {
     for (int i = 0; i < files->n; i++) {
         free(files->file[i].name);
@@ -20,10 +20,10 @@ void ax_run_files_fini(ax_run_files *files)
     files->n = 0;
 }
 
-ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size)
+ax_status ax_train_files_add(ax_train_files *files, const char *name, char *data, size_t size)
 {
-    ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
-    ax_run_file *file = grown ? &grown[files->n] : NULL;
+    ax_train_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
+    ax_train_file *file = grown ? &grown[files->n] : NULL;
     files->file = grown ? grown : files->file;
     ax_status status =
         grown ? ax_strdup(name, &file->name)
@@ -38,7 +38,7 @@ ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, si
     return AX_OK;
 }
 
-void ax_run_files_remove(ax_run_files *files, const char *name)
+void ax_train_files_remove(ax_train_files *files, const char *name)
 {
     for (int i = files->n - 1; i >= 0; i--) {
         if (strcmp(files->file[i].name, name))
@@ -50,19 +50,19 @@ void ax_run_files_remove(ax_run_files *files, const char *name)
 }
 
 /* Appends the file `name` of `dir` to *files, under the name `as`. */
-static ax_status add_from(ax_run_files *files, const char *dir, const char *name, const char *as)
+static ax_status add_from(ax_train_files *files, const char *dir, const char *name, const char *as)
 {
     char *path, *data;
     size_t size;
     AX_TRY(ax_path_join(dir, name, &path));
     ax_status status = ax_file_read(path, &data, &size);
     free(path);
-    return status == AX_OK ? ax_run_files_add(files, as, data, size) : status;
+    return status == AX_OK ? ax_train_files_add(files, as, data, size) : status;
 }
 
 /* Appends the file `name` of `dir` to *files, under the name `as`, if there is such a file; else does
  * nothing. */
-static ax_status add_existing(ax_run_files *files, const char *dir, const char *name, const char *as)
+static ax_status add_existing(ax_train_files *files, const char *dir, const char *name, const char *as)
 {
     char *path;
     AX_TRY(ax_path_join(dir, name, &path));
@@ -74,7 +74,7 @@ static ax_status add_existing(ax_run_files *files, const char *dir, const char *
 /* ---- files that the run writes ------------------------------------------------------------------- */
 
 /* Appends the tokenizer's files to *files. ax_tokenizer_save writes them to run.dir/tokenizer first. */
-static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
+static ax_status add_tokenizer(const ax_train_run *run, ax_train_files *files)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     char *dir;
@@ -88,7 +88,7 @@ static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
     return status;
 }
 
-static ax_status add_config(const ax_run *run, ax_run_files *files)
+static ax_status add_config(const ax_train_run *run, ax_train_files *files)
 {
     ax_buf text = {0};
     ax_model_identity identity = run->inputs.identity;
@@ -98,12 +98,13 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
     ax_status status = adapter ? ax_adapter_print(model, run->inputs.model_dir, &text)
                                : ax_model_config_print(model, &identity, &text);
     if (status == AX_OK)
-        return ax_run_files_add(files, adapter ? "adapter_config.json" : "config.json", text.data, text.size);
+        return ax_train_files_add(files, adapter ? "adapter_config.json" : "config.json", text.data,
+                                  text.size);
     ax_buf_fini(&text);
     return status;
 }
 
-ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
+ax_status ax_train_write_files(const ax_train_run *run, ax_train_files *out)
 {
     AX_TRY(add_config(run, out));
     if (run->state.keeps_plans)
@@ -111,10 +112,10 @@ ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
     return add_tokenizer(run, out);
 }
 
-ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out)
+ax_status ax_train_carry_plans(const ax_train_run *run, ax_train_files *out)
 {
     static const char name[] = "training/" AX_PLANS_FILE;
-    bool may = ax_run_first(run) && run->resume.dir;
+    bool may = ax_train_first(run) && run->resume.dir;
     return may ? add_existing(out, run->resume.dir, name, name) : AX_OK;
 }
 
@@ -131,7 +132,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 /* Returns true if the file `name` is not copied into checkpoints. Not copied are kinds of files that never
  * belong to a copy of a model (beside.c), files that the run writes itself, and files of a tokenizer that is
  * not used because data.tokenizer names another one. */
-static bool is_excluded(const ax_run *run, const char *name)
+static bool is_excluded(const ax_train_run *run, const char *name)
 {
     static const char *const written[] = {"config.json", "adapter_config.json", "tokenizer.json",
                                           "tokenizer_config.json"};
@@ -143,7 +144,7 @@ static bool is_excluded(const ax_run *run, const char *name)
 
 /* Appends the file `name` of directory `dir` to *out, if the file is to be copied. If `name` is a directory,
  * appends its name to *directories, for a log message. */
-static ax_status add_beside(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
+static ax_status add_beside(const ax_train_run *run, const char *dir, const char *name, ax_train_files *out,
                             ax_buf *directories)
 {
     char *path;
@@ -167,7 +168,7 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
 }
 
 /* Logs which files of `dir` are copied into checkpoints, and which directories are not. */
-static ax_status log_files(const char *dir, const ax_run_files *files, const ax_buf *directories)
+static ax_status log_files(const char *dir, const ax_train_files *files, const ax_buf *directories)
 {
     ax_buf names = {0};
     ax_status status = AX_OK;
@@ -184,7 +185,7 @@ static ax_status log_files(const char *dir, const ax_run_files *files, const ax_
 
 /* Reads into *out the files of the directory `dir` that are to be copied. AX_ERR_DATA if a file cannot be
  * read, or `dir` was removed meanwhile. */
-static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *out)
+static ax_status read_files(const ax_train_run *run, const char *dir, ax_train_files *out)
 {
     struct dirent **entry;
     ax_buf directories = {0};
@@ -212,14 +213,14 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
  * model.from. If another run wrote this directory and still trains, that run may remove the directory when it
  * saves its next checkpoint. Then the files are read from that run's newest checkpoint: all checkpoints of a
  * run have the same small files. */
-ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
+ax_status ax_train_find_files(const ax_train_run *run, ax_train_files *out)
 {
     char *newest = NULL;
     const char *from = run->inputs.adapter_dir ? run->inputs.adapter_dir : run->inputs.model_dir;
     const char *dir = run->resume.dir ? run->resume.dir : from;
     ax_status status = dir ? read_files(run, dir, out) : AX_OK;
     while (status == AX_ERR_DATA && run->config->model.from && !ax_path_exists(dir)) {
-        ax_run_files_fini(out);
+        ax_train_files_fini(out);
         free(newest);
         newest = NULL;
         AX_TRY(ax_ckpt_find_model(run->config->model.from, &newest));

@@ -11,7 +11,7 @@
 
 /* ---- the description ----------------------------------------------------------------------------- */
 
-static json_t *source_list(const ax_run *run)
+static json_t *source_list(const ax_train_run *run)
 {
     json_t *sources = json_array();
     for (int i = 0; i < run->inputs.train.n; i++) {
@@ -27,7 +27,7 @@ static json_t *source_list(const ax_run *run)
     return sources;
 }
 
-json_t *ax_run_paths(const ax_run *run)
+json_t *ax_train_paths(const ax_train_run *run)
 {
     json_t *paths = json_array();
     for (int i = 0; i < run->inputs.train.n; i++)
@@ -37,7 +37,7 @@ json_t *ax_run_paths(const ax_run *run)
 
 /* Returns the values of the keys tune.* that must stay the same in a resumed run. If the run trains low-rank
  * updates, its base model must stay the same too. */
-static json_t *tune_of(const ax_run *run)
+static json_t *tune_of(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     char targets[128] = "";
@@ -62,7 +62,7 @@ static json_t *tune_of(const ax_run *run)
 
 /* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
  * makes a difference. */
-static bool any_mask(const ax_run *run)
+static bool any_mask(const ax_train_run *run)
 {
     bool any = false;
     for (int i = 0; i < run->inputs.train.n; i++)
@@ -71,7 +71,7 @@ static bool any_mask(const ax_run *run)
 }
 
 /* Returns the values of the keys data.goldfish.* that must stay the same in a resumed run. */
-static json_t *goldfish_of(const ax_run *run)
+static json_t *goldfish_of(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     /* If the goldfish loss is off, its other keys have no effect. The key window has an effect with kind
@@ -82,7 +82,7 @@ static json_t *goldfish_of(const ax_run *run)
                      "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
 }
 
-ax_data_packing ax_run_packing(const ax_run *run)
+ax_data_packing ax_train_packing(const ax_train_run *run)
 {
     int masked = 0;
     for (int i = 0; i < run->inputs.train.n; i++)
@@ -95,7 +95,7 @@ ax_data_packing ax_run_packing(const ax_run *run)
 /* The values of data.last_row in state.json, which is no key of the configuration. */
 static const char *last_row(bool left_out) { return left_out ? "left out" : "padded"; }
 
-json_t *ax_run_identity(const ax_run *run)
+json_t *ax_train_identity(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
@@ -107,7 +107,7 @@ json_t *ax_run_identity(const ax_run *run)
         "{s:I,s:I,s:I,s:i,s:b,s:i,s:i,s:s,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
         "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
         "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack",
-        ax_run_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
+        ax_train_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
         "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
     bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
                   json_object_update(identity, tune);
@@ -118,14 +118,14 @@ json_t *ax_run_identity(const ax_run *run)
     return failed ? NULL : identity;
 }
 
-json_t *ax_run_settings(const ax_run *run)
+json_t *ax_train_settings(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     const char *precision = ax_config_dtype_name(c->train.precision);
     json_t *dropout = c->tune.method == AX_CONFIG_LORA ? json_real(c->tune.dropout) : NULL;
     return json_pack(
         "{s:o*,s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "data.bos",
-        ax_run_can_frame(run) ? json_boolean(c->data.bos) : NULL, "tune.dropout", dropout, "train.steps",
+        ax_train_can_frame(run) ? json_boolean(c->data.bos) : NULL, "tune.dropout", dropout, "train.steps",
         (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
         precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
         run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
@@ -140,7 +140,7 @@ json_t *ax_run_settings(const ax_run *run)
 
 /* Replaces each saved checksum of 0 in `state` by the checksum of the present file, so that the two are
  * equal. Earlier versions wrote 0 for token files whose format has no checksum. */
-static void fill_unknown_checksums(const ax_run *run, const json_t *state)
+static void fill_unknown_checksums(const ax_train_run *run, const json_t *state)
 {
     json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
     for (size_t i = 0; i < json_array_size(saved) && i < json_array_size(now); i++) {
@@ -190,19 +190,19 @@ static void add_new_keys(const json_t *state)
         json_object_set_new(settings, "tune.dropout", json_real(0));
 }
 
-void ax_run_convert_state(const ax_run *run, json_t *state)
+void ax_train_convert_state(const ax_train_run *run, json_t *state)
 {
     fill_unknown_checksums(run, state);
     split_dropout(state);
     add_new_keys(state);
 }
 
-ax_data_packing ax_run_saved_packing(const json_t *state)
+ax_data_packing ax_train_saved_packing(const json_t *state)
 {
     return (ax_data_packing)json_integer_value(json_object_get(json_object_get(state, "run"), "data.pack"));
 }
 
-bool ax_run_saved_full_rows(const json_t *state)
+bool ax_train_saved_full_rows(const json_t *state)
 {
     const char *saved = json_string_value(json_object_get(json_object_get(state, "run"), "data.last_row"));
     return saved && !strcmp(saved, last_row(true));
@@ -255,10 +255,10 @@ static ax_status print_value(const char *key, const json_t *value, const json_t 
     return status;
 }
 
-static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out)
+static ax_status describe_change(const ax_train_run *run, const change *c, ax_buf *out)
 {
     ax_buf a = {0}, b = {0};
-    json_t *paths = ax_run_paths(run);
+    json_t *paths = ax_train_paths(run);
     ax_status status = print_value(c->key, c->before, c->paths, &a);
     if (status == AX_OK)
         status = print_value(c->key, c->now, paths, &b);
@@ -275,7 +275,7 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
 /* Returns true if a new run that starts from a checkpoint of another run may change the key. Such a run may
  * change the keys data.* and train.* and the length of rows, but not the model, the optimizer or what is
  * trained. */
-static bool may_differ(const ax_run *run, const char *key)
+static bool may_differ(const ax_train_run *run, const char *key)
 {
     return run->resume.new_run &&
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
@@ -298,7 +298,7 @@ static bool same_sources(const json_t *a, const json_t *b)
 /* Compares `now` with the values of the same keys in the saved state. `now` holds values of this run: those
  * that must stay the same (`identity`), or settings that may change. Logs each change that is allowed, and
  * adds a line to `refused` for each change that is not. */
-static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
+static ax_status report_changes(const ax_train_run *run, const json_t *state, json_t *now, bool identity,
                                 ax_buf *refused)
 {
     const json_t *saved = json_object_get(state, identity ? "run" : "settings"),
@@ -338,7 +338,7 @@ static ax_status model_facts(const ax_model_config *model, json_t **out)
 /* Sets *out to the values that identify the model of the checkpoint. Reads them from the checkpoint's
  * config.json, because state.json does not have them, and every checkpoint that is not an adapter has a
  * config.json. */
-static ax_status saved_model_facts(const ax_run *run, json_t **out)
+static ax_status saved_model_facts(const ax_train_run *run, json_t **out)
 {
     char *path, *text = NULL;
     size_t size;
@@ -357,7 +357,7 @@ static ax_status saved_model_facts(const ax_run *run, json_t **out)
 
 /* Adds the values that identify the model to the values that are compared: those of the checkpoint's model to
  * `before`, those of this run's model to `now`. If the families differ, adds only model.family to `now`. */
-static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
+static ax_status add_model_facts(const ax_train_run *run, json_t *before, json_t *now)
 {
     json_t *saved = NULL, *model = NULL, *value;
     const char *key;
@@ -386,7 +386,7 @@ static ax_config_method tuned(const json_t *saved)
 /* Appends to an error message which base model the checkpoint's adapter updates, if model.from names another
  * model. (If model.from is a run directory, it stands for the newest checkpoint there, which may be another
  * one by now.) */
-static ax_status add_base(const ax_run *run, ax_buf *out)
+static ax_status add_base(const ax_train_run *run, ax_buf *out)
 {
     char *base = NULL;
     if (!strstr(out->data, "\n  model.from was") || !ax_ckpt_is_adapter(run->resume.dir) ||
@@ -397,7 +397,7 @@ static ax_status add_base(const ax_run *run, ax_buf *out)
     return status;
 }
 
-ax_status ax_run_check_same(const ax_run *run, const json_t *state)
+ax_status ax_train_check_same(const ax_train_run *run, const json_t *state)
 {
     ax_buf refused = {0};
     json_t *saved = json_object_get(state, "run");
@@ -406,7 +406,7 @@ ax_status ax_run_check_same(const ax_run *run, const json_t *state)
              "damaged: set "
              "train.resume to another checkpoint",
              run->resume.dir);
-    json_t *identity = ax_run_identity(run);
+    json_t *identity = ax_train_identity(run);
     /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base model's
      * weights instead (tune_of). */
     bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
@@ -426,7 +426,7 @@ ax_status ax_run_check_same(const ax_run *run, const json_t *state)
     return status;
 }
 
-bool ax_run_same_sources(const ax_run *run, const json_t *state)
+bool ax_train_same_sources(const ax_train_run *run, const json_t *state)
 {
     const json_t *saved = json_object_get(state, "run");
     json_t *now = source_list(run);
@@ -436,10 +436,10 @@ bool ax_run_same_sources(const ax_run *run, const json_t *state)
     return same;
 }
 
-bool ax_run_same_samples(const ax_run *run, const json_t *state)
+bool ax_train_same_samples(const ax_train_run *run, const json_t *state)
 {
     const json_t *saved = json_object_get(state, "run");
-    return ax_run_same_sources(run, state) && ax_run_saved_packing(state) == ax_run_packing(run) &&
+    return ax_train_same_sources(run, state) && ax_train_saved_packing(state) == ax_train_packing(run) &&
            json_integer_value(json_object_get(saved, "data.long")) == run->config->data.longer;
 }
 
@@ -457,12 +457,12 @@ static ax_status read_schedule(const json_t *settings, ax_schedule *out)
 
 /* Logs if the learning rate rises where the run goes on, although it was past its warm-up: a run that had
  * decayed it and gets more steps is then earlier in its decay. */
-static ax_status log_rising_rate(const ax_run *run)
+static ax_status log_rising_rate(const ax_train_run *run)
 {
     ax_schedule before;
     const int64_t step = run->state.step, end = run->config->train.steps;
     AX_TRY(read_schedule(json_object_get(run->resume.state, "settings"), &before));
-    if (run->resume.new_run || step <= before.warmup || step >= end || !ax_run_first(run))
+    if (run->resume.new_run || step <= before.warmup || step >= end || !ax_train_first(run))
         return AX_OK;
     const double was = ax_schedule_lr(&before, step), now = ax_schedule_lr(&run->plan.schedule, step + 1);
     if (now > was)
@@ -474,11 +474,11 @@ static ax_status log_rising_rate(const ax_run *run)
     return AX_OK;
 }
 
-ax_status ax_run_log_changes(const ax_run *run)
+ax_status ax_train_log_changes(const ax_train_run *run)
 {
     if (!run->resume.state)
         return AX_OK;
-    json_t *settings = ax_run_settings(run);
+    json_t *settings = ax_train_settings(run);
     ax_status status = report_changes(run, run->resume.state, settings, false, NULL);
     json_decref(settings);
     return status == AX_OK ? log_rising_rate(run) : status;

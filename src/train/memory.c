@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ax_status plan_with(const ax_run *run, const ax_parallel *parallel, int64_t micro_batch,
+static ax_status plan_with(const ax_train_run *run, const ax_parallel *parallel, int64_t micro_batch,
                            int64_t recompute, ax_engine_plan *out)
 {
     const ax_train_plan *p = &run->plan;
@@ -21,7 +21,7 @@ static ax_status plan_with(const ax_run *run, const ax_parallel *parallel, int64
 }
 
 /* Logs the memory plan: the bytes of each class, such as weights and activations. */
-static void log_plan(const ax_run *run, const ax_memory *m)
+static void log_plan(const ax_train_run *run, const ax_memory *m)
 {
     const struct {
         const char *what;
@@ -44,30 +44,30 @@ static void log_plan(const ax_run *run, const ax_memory *m)
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
  * stages need different amounts. */
-static ax_status find_largest(const ax_run *run, const ax_memory *m, int64_t *out)
+static ax_status find_largest(const ax_train_run *run, const ax_memory *m, int64_t *out)
 {
     int64_t mine = *out = (int64_t)ax_memory_total(m);
     char size[32];
-    AX_TRY(ax_run_max(run, out, 1));
-    if (*out > mine && ax_run_first(run))
+    AX_TRY(ax_train_max(run, out, 1));
+    if (*out > mine && ax_train_first(run))
         ax_log(AX_LOG_INFO, "memory of the largest rank: %s", ax_format_bytes((double)*out, size));
     return AX_OK;
 }
 
 /* ---- available memory ---------------------------------------------------------------------------- */
 
-static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
+static ax_status find_machine(const ax_train_run *run, size_t need, ax_machine *out)
 {
     return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
 /* Sets *out to the memory that this rank shares with other ranks (of its machine or GPU), and *fit to whether
  * every such memory is enough for the ranks that share it; *fit is the same on all ranks. */
-static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool *fit)
+static ax_status fits_all(const ax_train_run *run, size_t need, ax_machine *out, bool *fit)
 {
     AX_TRY(find_machine(run, need, out));
     int64_t too_large = !ax_machine_fits(out);
-    AX_TRY(ax_run_max(run, &too_large, 1));
+    AX_TRY(ax_train_max(run, &too_large, 1));
     *fit = !too_large;
     return AX_OK;
 }
@@ -75,7 +75,7 @@ static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool 
 /* Advises fewer threads if three conditions hold: ranks have several threads, the run would fit without the
  * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. Then
  * writes the advice to `out` and sets *helps to true; otherwise sets *helps to false. */
-static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
+static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
     size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
@@ -84,7 +84,7 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
     AX_TRY(fits_all(run, rest, &m, helps));
     int64_t little = threads == 1 || scratch <= rest / 2; /* may differ between ranks of different pipeline
                                                              stages */
-    AX_TRY(ax_run_max(run, &little, 1));
+    AX_TRY(ax_train_max(run, &little, 1));
     *helps = *helps && !little;
     char text[32];
     if (*helps)
@@ -101,7 +101,7 @@ typedef struct change {
 } change;
 
 /* Plans the run with the change. If the run then fits, writes the advice to `out` and sets *helps to true. */
-static ax_status try_change(const ax_run *run, const change *c, char *out, size_t size, bool *helps)
+static ax_status try_change(const ax_train_run *run, const change *c, char *out, size_t size, bool *helps)
 {
     ax_engine_plan plan;
     ax_machine m;
@@ -122,7 +122,7 @@ static void add_key(change *c, const char *text)
 
 /* Changes settings of the pipeline so that its stages hold the fewest micro-batches. Returns false if there
  * is nothing to change. */
-static bool hold_fewest(const ax_run *run, change *c)
+static bool hold_fewest(const ax_train_run *run, change *c)
 {
     ax_pipe_settings *pipe = &c->parallel.pipe;
     if (run->plan.grid.pipe == 1)
@@ -141,7 +141,7 @@ static bool hold_fewest(const ax_run *run, change *c)
 /* Tries, on top of the changes in `base`, smaller micro-batches, from large to small, and then full
  * recomputation with micro-batches from the present size down. Writes the first of these changes that fits to
  * `out`. */
-static ax_status suggest_micro_batch(const ax_run *run, const change *base, char *out, size_t size,
+static ax_status suggest_micro_batch(const ax_train_run *run, const change *base, char *out, size_t size,
                                      bool *helps)
 {
     const ax_engine_options *options = &run->plan.options;
@@ -170,7 +170,7 @@ static ax_status suggest_micro_batch(const ax_run *run, const change *base, char
  * holds fewer micro-batches; smaller micro-batches, or full recomputation; the same in a pipeline that holds
  * fewer micro-batches. If none of these changes would, advises to divide the model among more ranks. All
  * ranks do the same search. */
-static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
+static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,
                              .micro_batch = run->plan.options.micro_batch,
@@ -196,7 +196,7 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
 /* On a grid without pipeline stages, fails if weights, gradients and optimizer state do not fit even if they
  * are divided evenly among the ranks, whatever the micro-batch. Called before the whole memory is planned,
  * because planning takes long for very deep models. */
-static ax_status check_parameters(const ax_run *run)
+static ax_status check_parameters(const ax_train_run *run)
 {
     int64_t parameters, matmul;
     ax_machine m;
@@ -220,7 +220,7 @@ static ax_status check_parameters(const ax_run *run)
     return AX_OK;
 }
 
-ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
 {
     ax_machine m;
     bool fit;

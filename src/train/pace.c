@@ -33,7 +33,7 @@ static int64_t pieces_between(double seconds, int64_t pieces)
 /* Finds by an all-reduce how long any rank has known of a signal, and abandons the step if that is
  * PATIENCE_SECONDS or more. Sets the number of pieces of work until the next all-reduce, to at most twice the
  * previous number. In the first step of a run, this number begins with 1. */
-static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
+static ax_status ask(const ax_train_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };
     double now = ax_now(), age = fmax(ax_signal_age(), ax_engine_stop_asked(run->state.engine)),
@@ -53,7 +53,7 @@ static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
                    (long long)run->state.step);
 }
 
-ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal)
+ax_status ax_pace_piece(const ax_train_run *run, ax_pace *pace, int *signal)
 {
     return pace->piece++ < pace->next ? AX_OK : ask(run, pace, signal);
 }

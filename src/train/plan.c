@@ -25,7 +25,7 @@ static ax_parallel parallel_of(const ax_config *config)
 
 /* Takes the grid from the configuration and checks, before anything is created, that it is legal for the
  * model and the batch. */
-ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;
     plan->grid = ax_config_grid(run->config);
@@ -36,20 +36,20 @@ ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
     return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));
 }
 
-ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_ranks(const ax_train_run *run, ax_train_plan *plan)
 {
     ax_grid_order order;
     AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
     return ax_grid_world(run->world, plan->grid, &order, &plan->ranks);
 }
 
-ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_threads(const ax_train_run *run, ax_train_plan *plan)
 {
     return ax_threads_share(run->world, (int)run->config->threads, &plan->threads);
 }
 
 /* Chooses the optimizer and the size of a step. */
-ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_step(const ax_train_run *run, ax_train_plan *plan)
 {
     const ax_config *c = run->config;
     int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
@@ -63,7 +63,7 @@ ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
     return ax_optim_find(c->optim.name, &plan->options.optim);
 }
 
-ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan)
+ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
 {
     const ax_config *c = run->config;
     plan->schedule = (ax_schedule){.steps = c->train.steps,
@@ -74,7 +74,7 @@ ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-void ax_run_plan_fini(ax_train_plan *plan)
+void ax_train_plan_fini(ax_train_plan *plan)
 {
     ax_comm_destroy(&plan->ranks);
     ax_engine_plan_fini(&plan->engine);
@@ -101,7 +101,7 @@ void ax_train_describe(const ax_model_config *config, ax_grid_size size, char mo
     snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
 }
 
-ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out)
+ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out)
 {
     AX_TRY(ax_ctx_create_with(plan->ranks, plan->grid, plan->config->device, &plan->threads, plan->compute,
                               (uint64_t)plan->config->train.seed, out));

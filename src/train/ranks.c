@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool ax_run_first(const ax_run *run) { return ax_comm_rank(run->world) == 0; }
+bool ax_train_first(const ax_train_run *run) { return ax_comm_rank(run->world) == 0; }
 
-ax_status ax_run_max(const ax_run *run, int64_t *values, int n)
+ax_status ax_train_max(const ax_train_run *run, int64_t *values, int n)
 {
     ax_work *work;
     if (ax_comm_size(run->world) == 1)
@@ -41,19 +41,19 @@ static ax_status compare_lines(const ax_option_set *set, const char *mine, const
 }
 
 /* Gives the grid all ranks (ax_config_take_ranks), and logs what it chose if the configuration did not. */
-static ax_status take_ranks(const ax_run *run)
+static ax_status take_ranks(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     const int64_t data = c->grid.data, z = c->grid.z;
     AX_TRY(ax_config_take_ranks(run->config, ax_comm_size(run->world)));
-    if ((data != c->grid.data || z != c->grid.z) && ax_run_first(run))
+    if ((data != c->grid.data || z != c->grid.z) && ax_train_first(run))
         ax_log(AX_LOG_INFO, "%s is %lld: the ranks that no other key of the grid uses divide each batch",
                data != c->grid.data ? "grid.data" : "grid.z",
                (long long)(data != c->grid.data ? c->grid.data : c->grid.z));
     return AX_OK;
 }
 
-ax_status ax_run_compare_configs(const ax_run *run)
+ax_status ax_train_compare_configs(const ax_train_run *run)
 {
     ax_buf mine = {0};
     char *first = NULL;
@@ -77,10 +77,10 @@ ax_status ax_run_compare_configs(const ax_run *run)
 
 /* ---- waiting for a rank that works for all ------------------------------------------------------- */
 
-ax_status ax_run_beat(const ax_run *run, bool *done, int *signal)
+ax_status ax_train_beat(const ax_train_run *run, bool *done, int *signal)
 {
     int64_t values[] = {*done, ax_signal_pending()};
-    AX_TRY(ax_run_max(run, values, 2));
+    AX_TRY(ax_train_max(run, values, 2));
     *done = values[0];
     *signal = (int)values[1];
     return AX_OK;
@@ -88,7 +88,7 @@ ax_status ax_run_beat(const ax_run *run, bool *done, int *signal)
 
 /* ---- once a step --------------------------------------------------------------------------------- */
 
-void ax_trouble_note(ax_run_trouble *trouble, ax_status status)
+void ax_trouble_note(ax_train_trouble *trouble, ax_status status)
 {
     if (status == AX_OK || trouble->status != AX_OK)
         return;
@@ -96,15 +96,15 @@ void ax_trouble_note(ax_run_trouble *trouble, ax_status status)
     snprintf(trouble->message, sizeof trouble->message, "%s", ax_error_message());
 }
 
-ax_status ax_run_agree(const ax_run *run)
+ax_status ax_train_agree(const ax_train_run *run)
 {
-    const ax_run_trouble *t = &run->trouble;
+    const ax_train_trouble *t = &run->trouble;
     return ax_comm_agree(run->world, t->status != AX_OK ? ax_fail(t->status, "%s", t->message) : AX_OK);
 }
 
 /* Runs one all-reduce for all maxima and one for the sum; starts the two all-reduces before it waits for
  * one. */
-ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal)
+ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double *sum, int *signal)
 {
     enum { SIGNAL, TROUBLE };
     _Static_assert(TROUBLE + 1 == AX_EXCHANGE_OWN, "the values of the caller follow these");
@@ -119,5 +119,5 @@ ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, in
     }
     ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
     *signal = (int)max[SIGNAL];
-    return max[TROUBLE] > 0 ? ax_run_agree(run) : AX_OK;
+    return max[TROUBLE] > 0 ? ax_train_agree(run) : AX_OK;
 }

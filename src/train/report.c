@@ -9,9 +9,9 @@
 
 /* ---- before the first step ----------------------------------------------------------------------- */
 
-void ax_report_baseline(ax_run_report *report) { report->baseline = ax_memory_now(); }
+void ax_report_baseline(ax_train_report *report) { report->baseline = ax_memory_now(); }
 
-ax_status ax_report_peak(const ax_run *run, ax_run_report *report)
+ax_status ax_report_peak(const ax_train_run *run, ax_train_report *report)
 {
     const double patience = 0.02; /* seconds */
     const ax_ctx *ctx = run->state.ctx;
@@ -23,14 +23,14 @@ ax_status ax_report_peak(const ax_run *run, ax_run_report *report)
     return AX_OK;
 }
 
-/* Indices into ax_run_report.exchanged, the values that ranks exchange after a step. ax_run_exchange itself
- * uses the first AX_EXCHANGE_OWN elements. From AXES on: bytes sent along each set of grid axes. */
+/* Indices into ax_train_report.exchanged, the values that ranks exchange after a step. ax_train_exchange
+ * itself uses the first AX_EXCHANGE_OWN elements. From AXES on: bytes sent along each set of grid axes. */
 enum { MEMORY = AX_EXCHANGE_OWN, WIRE, EXPOSED, SECONDS, WAITED, AXES };
 
 /* Writes to `all`, in ascending order, the *n sets of grid axes along which any rank has a communicator.
  * Ranks of different pipeline stages may have communicators along different sets. `all` has room for every
  * possible set. */
-static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
+static ax_status list_sets(const ax_train_run *run, int64_t *all, int *n)
 {
     const ax_grid *grid = run->state.ctx->grid;
     enum { SETS = 1 << AX_MAX_AXES };
@@ -41,7 +41,7 @@ static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
         (void)ax_grid_group(grid, i, &set);
         used[set] = 1;
     }
-    ax_status status = run->plan.grid.pipe > 1 ? ax_run_max(run, used, 1 << ax_grid_axes(grid)) : AX_OK;
+    ax_status status = run->plan.grid.pipe > 1 ? ax_train_max(run, used, 1 << ax_grid_axes(grid)) : AX_OK;
     *n = 0;
     for (int set = 1; set < SETS; set++)
         if (used[set])
@@ -61,7 +61,7 @@ static const ax_comm *comm_along(const ax_grid *grid, ax_axisset wanted)
     return NULL;
 }
 
-ax_status ax_report_axes(const ax_run *run, ax_run_report *report)
+ax_status ax_report_axes(const ax_train_run *run, ax_train_report *report)
 {
     const ax_grid *grid = run->state.ctx->grid;
     int64_t *set;
@@ -75,7 +75,7 @@ ax_status ax_report_axes(const ax_run *run, ax_run_report *report)
     if (status == AX_OK)
         status = ax_calloc((size_t)AXES + (size_t)n, sizeof *report->exchanged, &report->exchanged);
     for (int i = 0; i < n && status == AX_OK; i++) {
-        ax_run_axes *a = &report->axes[report->n_axes++];
+        ax_train_axes *a = &report->axes[report->n_axes++];
         a->comm = comm_along(grid, (ax_axisset)set[i]);
         ax_grid_set_print(grid, (ax_axisset)set[i], a->name);
     }
@@ -85,7 +85,7 @@ ax_status ax_report_axes(const ax_run *run, ax_run_report *report)
 
 /* Opens the trace, which keeps the newest EVENTS events; one step of a large model has some thousands of
  * events. */
-ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
+ax_status ax_report_open_trace(const ax_train_run *run, ax_train_report *report)
 {
     enum { EVENTS = 1 << 16 };
     report->trace_origin = ax_now(); /* almost the same moment on all ranks: they have just agreed on the
@@ -99,7 +99,7 @@ ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
 
 /* Logs a message if the run has too few steps for the warm-up and decay of its learning-rate schedule, for
  * example in a trial run or with few samples. */
-static void log_schedule(const ax_run *run)
+static void log_schedule(const ax_train_run *run)
 {
     const ax_schedule *s = &run->plan.schedule;
     long long falling = llround(s->decay * (double)s->steps), left = (long long)(s->steps - s->warmup);
@@ -118,7 +118,7 @@ static void log_schedule(const ax_run *run)
 
 /* Logs how many blocks each pipeline stage has, and how many micro-batches (with several chunks: pairs of
  * micro-batch and chunk) the stage may hold at a time, its slots. */
-static void log_stages(const ax_run *run)
+static void log_stages(const ax_train_run *run)
 {
     const ax_model *m = ax_engine_model(run->state.engine);
     int64_t micro_batches = run->config->train.global_batch / ax_engine_rows(run->state.engine);
@@ -139,7 +139,7 @@ static void log_stages(const ax_run *run)
            (long long)micro_batches, text);
 }
 
-static void log_dropout(const ax_run *run)
+static void log_dropout(const ax_train_run *run)
 {
     const ax_model_dropout *d = &run->inputs.model.dropout;
     if (d->embd > 0 || d->resid > 0 || d->attn > 0)
@@ -150,7 +150,7 @@ static void log_dropout(const ax_run *run)
 }
 
 /* Appends the matrices that have updates, such as "q, v in each block, head". */
-static ax_status print_updates(const ax_run *run, ax_buf *out)
+static ax_status print_updates(const ax_train_run *run, ax_buf *out)
 {
     const ax_model_config *m = &run->inputs.model;
     for (int i = 0; i < AX_MATRIX_COUNT; i++) {
@@ -165,7 +165,7 @@ static ax_status print_updates(const ax_run *run, ax_buf *out)
     return AX_OK;
 }
 
-static void log_updates(const ax_run *run)
+static void log_updates(const ax_train_run *run)
 {
     const ax_model_config *m = &run->inputs.model;
     ax_buf list = {0};
@@ -194,7 +194,7 @@ static void log_updates(const ax_run *run)
     free(training);
 }
 
-static void log_goldfish(const ax_run *run)
+static void log_goldfish(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     const long long k = c->data.goldfish.k, window = c->data.goldfish.window;
@@ -208,7 +208,7 @@ static void log_goldfish(const ax_run *run)
                k, window);
 }
 
-ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
+ax_status ax_report_open_metrics(const ax_train_run *run, ax_train_report *report)
 {
     const ax_config *c = run->config;
     char grid[96], model[96];
@@ -244,25 +244,25 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-void ax_report_break_line(const ax_run *run)
+void ax_report_break_line(const ax_train_run *run)
 {
     if (run->report.metrics)
         ax_metrics_break_line(run->report.metrics);
 }
 
-void ax_report_begin_step(const ax_run *run, ax_run_report *report)
+void ax_report_begin_step(const ax_train_run *run, ax_train_report *report)
 {
     report->step_began = ax_now();
     report->step_flops = run->state.ctx->dev->flops;
     report->waited = ax_engine_waited(run->state.engine);
 }
 
-static ax_comm_traffic traffic_of(const ax_run_axes *axes)
+static ax_comm_traffic traffic_of(const ax_train_axes *axes)
 {
     return axes->comm ? ax_comm_traffic_get(axes->comm) : (ax_comm_traffic){0};
 }
 
-void ax_report_begin_traffic(ax_run_report *report)
+void ax_report_begin_traffic(ax_train_report *report)
 {
     for (int i = 0; i < report->n_axes; i++)
         report->axes[i].before = traffic_of(&report->axes[i]);
@@ -271,7 +271,7 @@ void ax_report_begin_traffic(ax_run_report *report)
 /* Returns this rank's peak of device memory, in bytes. If the device uses host memory, subtracts the pages of
  * other ranks' shared heaps (ax_node_alloc) that this process has touched: they count on the ranks that own
  * them. */
-static int64_t held_bytes(const ax_run *run)
+static int64_t held_bytes(const ax_train_run *run)
 {
     int64_t bytes = ax_device_held(run->state.ctx->dev);
     return ax_device_uses_host_memory(run->state.ctx->dev) ? bytes - ax_comm_foreign_memory(run->world)
@@ -279,7 +279,7 @@ static int64_t held_bytes(const ax_run *run)
 }
 
 /* Returns the row of metrics of the current step, with the measurements of this rank. */
-static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
+static ax_metrics_step row_of(const ax_train_run *run, const ax_step_result *result)
 {
     const ax_config *c = run->config;
     int64_t tokens = result->empty ? 0 : c->train.global_batch * c->model.seq_len;
@@ -300,7 +300,7 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
 }
 
 /* Replaces the measurements in *row by their maxima or sums over all ranks. */
-static ax_status exchange(const ax_run *run, ax_run_report *r, ax_metrics_step *row, int *signal)
+static ax_status exchange(const ax_train_run *run, ax_train_report *r, ax_metrics_step *row, int *signal)
 {
     double *max = r->exchanged;
     max[MEMORY] = (double)row->mem_bytes;
@@ -313,7 +313,7 @@ static ax_status exchange(const ax_run *run, ax_run_report *r, ax_metrics_step *
     }
     max[SECONDS] = ax_now() - r->step_began;
     max[WAITED] = ax_engine_waited(run->state.engine) - r->waited;
-    AX_TRY(ax_run_exchange(run, max, AXES - AX_EXCHANGE_OWN + r->n_axes, &row->hw_flops, signal));
+    AX_TRY(ax_train_exchange(run, max, AXES - AX_EXCHANGE_OWN + r->n_axes, &row->hw_flops, signal));
     row->mem_bytes = (int64_t)max[MEMORY];
     row->comm_wire_bytes = (int64_t)max[WIRE];
     row->comm_exposed_ms = max[EXPOSED] * 1e3;
@@ -325,11 +325,11 @@ static ax_status exchange(const ax_run *run, ax_run_report *r, ax_metrics_step *
     return AX_OK;
 }
 
-ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run_report *report,
-                         ax_run_trouble *trouble, double *seconds, int *signal)
+ax_status ax_report_step(const ax_train_run *run, const ax_step_result *result, ax_train_report *report,
+                         ax_train_trouble *trouble, double *seconds, int *signal)
 {
     ax_metrics_step row = row_of(run, result);
-    if (!run->state.step_targets && !report->no_targets && ax_run_first(run))
+    if (!run->state.step_targets && !report->no_targets && ax_train_first(run))
         ax_log(AX_LOG_WARN,
                "step %lld has no target: none of its rows has an answer, so it is skipped, and its loss is "
                "null in "
@@ -345,9 +345,9 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
     return AX_OK;
 }
 
-ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double seconds)
+ax_status ax_report_evaluation(const ax_train_run *run, const ax_evaluation *e, double seconds)
 {
-    if (!e->targets && !run->report.no_eval_targets && ax_run_first(run))
+    if (!e->targets && !run->report.no_eval_targets && ax_train_first(run))
         ax_log(
             AX_LOG_WARN,
             "none of the rows of data.valid that were evaluated has a target, so there is no loss (null in "
@@ -362,7 +362,7 @@ ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double
 
 /* ---- after the last step ------------------------------------------------------------------------- */
 
-ax_status ax_report_write_trace(const ax_run *run)
+ax_status ax_report_write_trace(const ax_train_run *run)
 {
     char *dir, *path, name[64];
     if (!run->report.trace)
@@ -381,7 +381,7 @@ ax_status ax_report_write_trace(const ax_run *run)
     return status;
 }
 
-void ax_report_fini(ax_run_report *report)
+void ax_report_fini(ax_train_report *report)
 {
     ax_metrics_close(&report->metrics);
     ax_trace_destroy(&report->trace);

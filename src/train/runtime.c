@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-ax_status ax_run_set_runtime(const ax_run *run) { return ax_runtime_set_given(run->config->set); }
+ax_status ax_train_set_runtime(const ax_train_run *run) { return ax_runtime_set_given(run->config->set); }
 
 static bool is_kept(int id) { return !ax_runtime_options[id].not_dumped; }
 
 /* Returns true if the run computes with the CPU kernels that the setting runtime.isa chooses. */
-static bool uses_isa(const ax_run *run) { return !strcmp(run->config->device, "cpu"); }
+static bool uses_isa(const ax_train_run *run) { return !strcmp(run->config->device, "cpu"); }
 
 /* ---- restoring settings -------------------------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ static ax_status read_file(const char *path, char *value[AX_RUNTIME_COUNT])
     return status == AX_ERR_DATA ? AX_OK : status;
 }
 
-static ax_status read_kept(const ax_run *run, char *value[AX_RUNTIME_COUNT])
+static ax_status read_kept(const ax_train_run *run, char *value[AX_RUNTIME_COUNT])
 {
     char *path;
     AX_TRY(ax_path_join(run->config->run.dir, "config.yaml", &path));
@@ -41,7 +41,7 @@ static ax_status read_kept(const ax_run *run, char *value[AX_RUNTIME_COUNT])
 
 /* Sets the runtime setting `id` to `was`, the value that the resumed run had before, unless the user gave
  * another value. */
-static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
+static ax_status use_again(const ax_train_run *run, ax_runtime_id id, const char *was)
 {
     const ax_option *row = &ax_runtime_options[id];
     const char *now;
@@ -54,13 +54,13 @@ static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
     return ax_runtime_prefer(id, was);
 }
 
-ax_status ax_run_resume_runtime(const ax_run *run)
+ax_status ax_train_resume_runtime(const ax_train_run *run)
 {
     char *value[AX_RUNTIME_COUNT] = {NULL};
     const char *isa;
     bool resumed = run->resume.dir && !run->resume.new_run;
     ax_status status = AX_OK;
-    if (resumed && ax_run_first(run))
+    if (resumed && ax_train_first(run))
         status = read_kept(run, value);
     status = ax_comm_agree(run->world, status);
     for (int id = 0; resumed && id < AX_RUNTIME_COUNT && status == AX_OK; id++) {
@@ -89,7 +89,7 @@ static ax_status keep_value(ax_option_set *set, ax_runtime_id id, const char *va
     return status;
 }
 
-ax_status ax_run_keep_runtime(const ax_run *run)
+ax_status ax_train_keep_runtime(const ax_train_run *run)
 {
     for (int id = 0; id < AX_RUNTIME_COUNT; id++) {
         const char *value;

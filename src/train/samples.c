@@ -8,10 +8,10 @@
 /* ---- what a sample is ---------------------------------------------------------------------------- */
 
 /* Logs for each source that the run, which an earlier version began, leaves out its last tokens. */
-static void log_full_rows(const ax_run *run)
+static void log_full_rows(const ax_train_run *run)
 {
-    const ax_row_shape shape = ax_run_trained_shape(run);
-    for (int i = 0; i < run->inputs.train.n && ax_run_first(run); i++) {
+    const ax_row_shape shape = ax_train_trained_shape(run);
+    for (int i = 0; i < run->inputs.train.n && ax_train_first(run); i++) {
         const ax_data *data = run->inputs.train.data[i];
         const int64_t left = (ax_data_describe(data)->tokens - 1) % shape.seq_len;
         if (left > 0 && !ax_data_is_packed(data, &shape))
@@ -25,29 +25,29 @@ static void log_full_rows(const ax_run *run)
 
 /* Lets the run keep the packing of the checkpoint's run, unless the user gave another: earlier versions had
  * another default. */
-static ax_status keep_packing(const ax_run *run)
+static ax_status keep_packing(const ax_train_run *run)
 {
     ax_config *c = run->config;
-    const ax_data_packing saved = ax_run_saved_packing(run->resume.state);
-    if (c->data.pack != AX_PACK_AUTO || saved == ax_run_packing(run))
+    const ax_data_packing saved = ax_train_saved_packing(run->resume.state);
+    if (c->data.pack != AX_PACK_AUTO || saved == ax_train_packing(run))
         return AX_OK;
-    if (ax_run_first(run))
+    if (ax_train_first(run))
         ax_log(AX_LOG_INFO, "data.pack is %s, as in the run of the checkpoint, which has the same data",
                saved ? "documents" : "stream");
     return ax_option_assign(c->set, "data.pack", saved ? "documents" : "stream", "the checkpoint");
 }
 
-ax_status ax_run_set_shape(const ax_run *run, ax_run_inputs *inputs)
+ax_status ax_train_set_shape(const ax_train_run *run, ax_train_inputs *inputs)
 {
     const ax_config *c = run->config;
     inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
                                    .mask_documents = c->data.mask_documents,
                                    .answers = c->data.loss != AX_CONFIG_ALL};
     if (run->resume.state)
-        ax_run_convert_state(run, run->resume.state);
-    if (run->resume.state && ax_run_same_sources(run, run->resume.state)) {
+        ax_train_convert_state(run, run->resume.state);
+    if (run->resume.state && ax_train_same_sources(run, run->resume.state)) {
         AX_TRY(keep_packing(run));
-        inputs->full_rows = ax_run_saved_full_rows(run->resume.state);
+        inputs->full_rows = ax_train_saved_full_rows(run->resume.state);
     }
     inputs->shape.pack = (ax_data_packing)c->data.pack;
     if (inputs->full_rows)
@@ -55,7 +55,7 @@ ax_status ax_run_set_shape(const ax_run *run, ax_run_inputs *inputs)
     return AX_OK;
 }
 
-ax_row_shape ax_run_trained_shape(const ax_run *run)
+ax_row_shape ax_train_trained_shape(const ax_train_run *run)
 {
     const ax_config *c = run->config;
     ax_row_shape shape = run->inputs.shape;
@@ -71,7 +71,7 @@ ax_row_shape ax_run_trained_shape(const ax_run *run)
 
 /* How the sources of data.train share the samples of a run, from its first step to its last. */
 typedef struct sharing {
-    const ax_run *run;
+    const ax_train_run *run;
     int64_t step;   /* steps that are done */
     int64_t before; /* samples read in the steps that are done */
     int64_t all;    /* samples of the whole run: `before`, plus train.global_batch for each further step */
@@ -81,21 +81,21 @@ typedef struct sharing {
     double weights; /* sum of the weights of the sources without epochs */
 } sharing;
 
-static int64_t samples_of(const ax_run *run, int source)
+static int64_t samples_of(const ax_train_run *run, int source)
 {
-    const ax_row_shape shape = ax_run_trained_shape(run);
+    const ax_row_shape shape = ax_train_trained_shape(run);
     return ax_data_rows(run->inputs.train.data[source], &shape);
 }
 
 /* Returns the weight by which a source is mixed: the one given, or, if the user gave no weights, its number
  * of samples. */
-static double weight_of(const ax_run *run, int source)
+static double weight_of(const ax_train_run *run, int source)
 {
     const ax_sources *train = &run->inputs.train;
     return train->weighted ? train->weight[source] : (double)samples_of(run, source);
 }
 
-static sharing share_samples(const ax_run *run, int64_t step, const int64_t *read)
+static sharing share_samples(const ax_train_run *run, int64_t step, const int64_t *read)
 {
     const ax_config *c = run->config;
     const ax_sources *train = &run->inputs.train;
@@ -167,7 +167,7 @@ static void log_steps(const sharing *s)
 }
 
 /* Fails if more of a source was read already than its epochs have: the user has lowered their number. */
-static ax_status check_read(const ax_run *run, int64_t step, const int64_t *read)
+static ax_status check_read(const ax_train_run *run, int64_t step, const int64_t *read)
 {
     const ax_sources *train = &run->inputs.train;
     for (int i = 0; i < train->n; i++) {
@@ -184,7 +184,7 @@ static ax_status check_read(const ax_run *run, int64_t step, const int64_t *read
     return ax_option_finish(run->config->set);
 }
 
-ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read)
+ax_status ax_train_derive_steps(const ax_train_run *run, int64_t step, const int64_t *read)
 {
     ax_config *c = run->config;
     AX_TRY(check_read(run, step, read));
@@ -198,7 +198,7 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
                        "the epochs of data.train need too many steps: train.steps %s; give fewer epochs, or "
                        "raise train.global_batch",
                        ax_error_message());
-    if (ax_run_first(run))
+    if (ax_train_first(run))
         log_steps(&s);
     return AX_OK;
 }
@@ -259,7 +259,7 @@ static void check_epochs(const sharing *s)
 static void log_epochs(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;
-    for (int i = 0; i < train->n && ax_run_first(s->run); i++) {
+    for (int i = 0; i < train->n && ax_train_first(s->run); i++) {
         double rows = (double)samples_of(s->run, i), epochs = (double)train->epochs[i];
         if (!train->epochs[i])
             epochs = ((double)s->all - s->epochs) * weight_of(s->run, i) / s->weights / rows;
@@ -268,7 +268,8 @@ static void log_epochs(const sharing *s)
     }
 }
 
-ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler)
+ax_status ax_train_create_sampler(const ax_train_run *run, int64_t step, const int64_t *read,
+                                  ax_sampler **sampler)
 {
     const ax_config *c = run->config;
     const ax_sources *train = &run->inputs.train;
@@ -278,7 +279,7 @@ ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *
     AX_TRY(ax_option_finish(c->set));
     if (!s.by_weight)
         s.all = (int64_t)s.epochs;
-    ax_sampler_options options = {.shape = ax_run_trained_shape(run),
+    ax_sampler_options options = {.shape = ax_train_trained_shape(run),
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,

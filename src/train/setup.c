@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-ax_status ax_run_check_inputs(const ax_run *run)
+ax_status ax_train_check_inputs(const ax_train_run *run)
 {
     ax_option_set *set = run->config->set;
     const char *absent = ax_device_absent(run->config->device);
@@ -17,11 +17,11 @@ ax_status ax_run_check_inputs(const ax_run *run)
     return status == AX_ERR_USAGE && !absent ? ax_fail(AX_ERR_DATA, "%s", ax_error_message()) : status;
 }
 
-ax_status ax_run_write_config(const ax_run *run)
+ax_status ax_train_write_config(const ax_train_run *run)
 {
     ax_buf text = {0};
     char *path = NULL;
-    ax_status status = ax_run_keep_runtime(run);
+    ax_status status = ax_train_keep_runtime(run);
     if (status == AX_OK)
         status = ax_config_dump(run->config, &text);
     if (status == AX_OK)
@@ -35,7 +35,7 @@ ax_status ax_run_write_config(const ax_run *run)
 
 /* ---- model and tokenizer ------------------------------------------------------------------------- */
 
-static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
+static ax_status identify_base(ax_config *c, ax_train_inputs *inputs)
 {
     if (inputs->model_weights)
         return ax_st_checksum(inputs->model_weights, inputs->base);
@@ -48,7 +48,7 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
 
 /* Moves directories and open weight files from *from to *inputs. The path of an adapter's base becomes
  * absolute: the run's adapters name it, and may be opened in another current directory. */
-static void take_files(ax_pretrained *from, ax_run_inputs *inputs)
+static void take_files(ax_pretrained *from, ax_train_inputs *inputs)
 {
     char *whole = from->base ? realpath(from->base, NULL) : NULL;
     if (whole)
@@ -63,7 +63,7 @@ static void take_files(ax_pretrained *from, ax_run_inputs *inputs)
     from->weights = from->adapter = NULL;
 }
 
-static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
+static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_train_inputs *inputs)
 {
     ax_pretrained from;
     /* All ranks open the checkpoint that rank 0 finds: if another run still trains in this directory, it may
@@ -88,7 +88,7 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
                                                                                   : AX_OK;
 }
 
-static ax_status new_model(const ax_comm *world, ax_config *c, ax_run_inputs *inputs)
+static ax_status new_model(const ax_comm *world, ax_config *c, ax_train_inputs *inputs)
 {
     const ax_family *family;
     inputs->identity = (ax_model_identity){-1, -1, AX_F32};
@@ -101,7 +101,7 @@ static ax_status new_model(const ax_comm *world, ax_config *c, ax_run_inputs *in
     return ax_model_config_check(&inputs->model);
 }
 
-ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
+ax_status ax_train_open_model(const ax_train_run *run, ax_train_inputs *inputs)
 {
     ax_config *c = run->config;
     AX_TRY(c->model.from ? open_pretrained(run->world, c, inputs) : new_model(run->world, c, inputs));
@@ -140,12 +140,12 @@ static void close_sources(ax_sources *sources)
 }
 
 typedef struct tokenizing {
-    const ax_run *run;
+    const ax_train_run *run;
     const char *path;
     double said, beaten; /* said: ax_data_progress.seconds at the last log line; beaten:
-                            ax_data_progress.seconds at the last call of ax_run_beat */
-    ax_status status;    /* what the last call of ax_run_beat returned */
-    int *signal;         /* signal that the last call of ax_run_beat returned, or 0 */
+                            ax_data_progress.seconds at the last call of ax_train_beat */
+    ax_status status;    /* what the last call of ax_train_beat returned */
+    int *signal;         /* signal that the last call of ax_train_beat returned, or 0 */
 } tokenizing;
 
 static bool report_progress(void *user, const ax_data_progress *p)
@@ -154,7 +154,7 @@ static bool report_progress(void *user, const ax_data_progress *p)
     bool done = false;
     if (p->seconds - t->beaten >= 1) {
         t->beaten = p->seconds;
-        t->status = ax_run_beat(t->run, &done, t->signal);
+        t->status = ax_train_beat(t->run, &done, t->signal);
     }
     if (p->seconds - t->said >= 5) {
         t->said = p->seconds;
@@ -167,12 +167,12 @@ static bool report_progress(void *user, const ax_data_progress *p)
 
 /* Tokenizes the source `path` on rank 0 if it is text, while the other ranks wait. Sets *tokens, on all
  * ranks, to the path of the token file. */
-static ax_status prepare_source(const ax_run *run, const char *path, char **tokens, int *signal)
+static ax_status prepare_source(const ax_train_run *run, const char *path, char **tokens, int *signal)
 {
     bool done = false;
     ax_status status = AX_OK;
     *tokens = NULL;
-    if (ax_run_first(run)) {
+    if (ax_train_first(run)) {
         char *cache = NULL;
         tokenizing state = {.run = run, .path = path, .signal = signal};
         status = ax_path_join(run->config->run.dir, "data", &cache);
@@ -193,7 +193,7 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
         done = true;
     }
     do {
-        ax_status told = ax_run_beat(run, &done, signal);
+        ax_status told = ax_train_beat(run, &done, signal);
         status = status == AX_OK ? told : status;
     } while (!done && status == AX_OK);
     AX_TRY(ax_comm_agree(run->world, status));
@@ -202,7 +202,7 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
 
 /* Checks that the vocabulary of a data source is not larger than the model's, and that the tokenizer of the
  * run made its tokens. For a new model the message suggests a larger model.vocab. */
-static ax_status expect_source(const ax_run *run, ax_data *data)
+static ax_status expect_source(const ax_train_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;
     AX_CHECK(
@@ -213,10 +213,10 @@ static ax_status expect_source(const ax_run *run, ax_data *data)
     const ax_tokenizer *tokenizer = run->inputs.tokenizer;
     return ax_data_expect(data, &(ax_data_reader){run->inputs.model.vocab,
                                                   tokenizer ? ax_tokenizer_hash(tokenizer) : 0, tokenizer,
-                                                  .other = !ax_run_first(run)});
+                                                  .other = !ax_train_first(run)});
 }
 
-static ax_status open_source(const ax_run *run, const char *path, ax_data **out, int *signal)
+static ax_status open_source(const ax_train_run *run, const char *path, ax_data **out, int *signal)
 {
     char *tokens;
     AX_TRY(prepare_source(run, path, &tokens, signal));
@@ -226,12 +226,12 @@ static ax_status open_source(const ax_run *run, const char *path, ax_data **out,
         status = expect_source(run, *out);
     if (status == AX_OK && run->inputs.tokenizer)
         status =
-            ax_data_expect_begin(*out, run->inputs.tokenizer, run->config->data.bos && ax_run_first(run));
+            ax_data_expect_begin(*out, run->inputs.tokenizer, run->config->data.bos && ax_train_first(run));
     free(tokens);
     return ax_comm_agree(run->world, status);
 }
 
-static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sources *out, int *signal)
+static ax_status open_sources(const ax_train_run *run, const ax_paths *paths, ax_sources *out, int *signal)
 {
     AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
     AX_TRY(ax_calloc(paths->count, sizeof *out->path, &out->path));
@@ -254,7 +254,7 @@ static bool is_masked(const ax_data *data) { return ax_data_describe(data)->targ
 
 /* Records an error, if data.loss is answers, for each data source without a mask: only a mask says which
  * tokens are answers. */
-static void check_masks(const ax_run *run, const char *key, const ax_sources *sources)
+static void check_masks(const ax_train_run *run, const char *key, const ax_sources *sources)
 {
     ax_option_set *set = run->config->set;
     for (int i = 0; i < sources->n && run->config->data.loss == AX_CONFIG_ANSWERS; i++)
@@ -268,7 +268,7 @@ static void check_masks(const ax_run *run, const char *key, const ax_sources *so
 
 /* Records an error for each token file whose conversations were written by another template than
  * data.template. */
-static void check_templates(const ax_run *run, const char *key, const ax_sources *sources)
+static void check_templates(const ax_train_run *run, const char *key, const ax_sources *sources)
 {
     const char *wanted = run->config->data.chat_template;
     for (int i = 0; i < sources->n && wanted; i++) {
@@ -282,7 +282,7 @@ static void check_templates(const ax_run *run, const char *key, const ax_sources
 }
 
 /* Logs, for each source with a mask, which of its tokens are targets. */
-static void log_targets(const ax_run *run, const ax_sources *sources)
+static void log_targets(const ax_train_run *run, const ax_sources *sources)
 {
     for (int i = 0; i < sources->n; i++) {
         const ax_data_info *info = ax_data_describe(sources->data[i]);
@@ -295,7 +295,7 @@ static void log_targets(const ax_run *run, const ax_sources *sources)
 }
 
 /* Records an error of `key` for each source that cannot be cut into rows of this shape. */
-static void check_sources(const ax_run *run, const char *key, const ax_sources *sources,
+static void check_sources(const ax_train_run *run, const char *key, const ax_sources *sources,
                           const ax_row_shape *shape)
 {
     for (int i = 0; i < sources->n; i++)
@@ -360,7 +360,7 @@ static ax_status log_cut(const char *path, const ax_data *data, const ax_row_sha
 }
 
 /* Packs the documents of the sources that are packed, and logs where conversations are cut. */
-static ax_status pack_sources(const ax_run *run, const ax_sources *sources, const ax_row_shape *shape)
+static ax_status pack_sources(const ax_train_run *run, const ax_sources *sources, const ax_row_shape *shape)
 {
     for (int i = 0; i < sources->n; i++) {
         ax_data *data = sources->data[i];
@@ -368,16 +368,16 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
         bool packed = ax_data_is_packed(data, shape);
         if (packed)
             AX_TRY(ax_data_pack(data, shape, &p));
-        if (packed && ax_run_first(run))
+        if (packed && ax_train_first(run))
             log_packed(sources->path[i], data, shape, &p);
-        else if (is_masked(data) && ax_run_first(run))
+        else if (is_masked(data) && ax_train_first(run))
             AX_TRY(log_cut(sources->path[i], data, shape));
     }
     return AX_OK;
 }
 
 /* Records an error of data.long if the user gave it, but no source of data.train is packed. */
-static void check_long(const ax_run *run, const ax_sources *train, const ax_row_shape *trained)
+static void check_long(const ax_train_run *run, const ax_sources *train, const ax_row_shape *trained)
 {
     bool packed = false;
     for (int i = 0; i < train->n; i++)
@@ -391,7 +391,8 @@ static void check_long(const ax_run *run, const ax_sources *train, const ax_row_
 
 /* Checks that all sources can be cut into rows, and reports all errors of keys that depend on the data
  * together. Then packs the documents of the sources that data.pack says. */
-static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
+static ax_status cut_sources(const ax_train_run *run, const ax_train_inputs *inputs,
+                             const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);
     check_sources(run, "data.valid", &inputs->valid, &inputs->shape);
@@ -402,7 +403,7 @@ static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, con
 }
 
 /* Chooses the length of rows by data.train, if it is not known. */
-static ax_status choose_length(const ax_run *run, ax_run_inputs *inputs)
+static ax_status choose_length(const ax_train_run *run, ax_train_inputs *inputs)
 {
     ax_config *c = run->config;
     char text[AX_ROW_LENGTH_TEXT];
@@ -414,20 +415,20 @@ static ax_status choose_length(const ax_run *run, ax_run_inputs *inputs)
     c->model.seq_len = inputs->shape.seq_len = length.seq_len;
     config_check_goldfish(c);
     ax_row_length_print(&length, "model.seq_len", text);
-    if (ax_run_first(run))
+    if (ax_train_first(run))
         ax_log(AX_LOG_INFO, "data.train: %s", text);
     return AX_OK;
 }
 
-ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal)
+ax_status ax_train_open_data(const ax_train_run *run, ax_train_inputs *inputs, int *signal)
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
-    AX_TRY(ax_run_set_shape(run, inputs));
+    AX_TRY(ax_train_set_shape(run, inputs));
     AX_TRY(choose_length(run, inputs));
-    const ax_row_shape trained = ax_run_trained_shape(run);
+    const ax_row_shape trained = ax_train_trained_shape(run);
     check_masks(run, "data.train", train);
     check_masks(run, "data.valid", valid);
     check_templates(run, "data.train", train);
@@ -447,13 +448,13 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
 
 /* ---- closing ------------------------------------------------------------------------------------- */
 
-void ax_inputs_close_weights(ax_run_inputs *inputs)
+void ax_inputs_close_weights(ax_train_inputs *inputs)
 {
     ax_st_close(&inputs->model_weights);
     ax_st_close(&inputs->adapter_weights);
 }
 
-void ax_inputs_fini(ax_run_inputs *inputs)
+void ax_inputs_fini(ax_train_inputs *inputs)
 {
     close_sources(&inputs->train);
     close_sources(&inputs->valid);

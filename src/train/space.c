@@ -24,18 +24,18 @@ static double free_bytes(const char *dir)
 }
 
 /* Returns the step of the n-th save from now on, counted from 1. */
-static int64_t step_of_save(const ax_run *run, int64_t n)
+static int64_t step_of_save(const ax_train_run *run, int64_t n)
 {
     const int64_t interval = run->config->run.checkpoint_interval, last = run->config->train.steps;
     return interval ? ax_min((run->state.step / interval + n) * interval, last) : last;
 }
 
-static ax_status count_saves(const ax_run *run, saves *out)
+static ax_status count_saves(const ax_train_run *run, saves *out)
 {
     const ax_config *c = run->config;
     const int64_t interval = c->run.checkpoint_interval, keep = c->run.keep_latest;
-    AX_TRY(ax_run_measure_checkpoint(run, &out->size));
-    AX_TRY(ax_run_count_checkpoints(c->run.dir, &out->have));
+    AX_TRY(ax_train_measure_checkpoint(run, &out->size));
+    AX_TRY(ax_train_count_checkpoints(c->run.dir, &out->have));
     out->count = interval ? ax_ceil_div(c->train.steps, interval) - run->state.step / interval : 1;
     out->peak = keep ? ax_min(out->count, ax_max(keep + 1 - out->have, 1)) : out->count;
     return AX_OK;
@@ -56,7 +56,7 @@ static ax_status check_limit(const saves *s)
 
 /* Writes what would make the checkpoints fit where only `fit` more do: the largest run.keep_latest that does
  * or, if there is none, only a save at the end. */
-static void advise(const ax_run *run, const saves *s, int64_t fit, char *out, size_t size)
+static void advise(const ax_train_run *run, const saves *s, int64_t fit, char *out, size_t size)
 {
     const int64_t keep = fit + s->have - 1;
     *out = 0;
@@ -66,7 +66,7 @@ static void advise(const ax_run *run, const saves *s, int64_t fit, char *out, si
         snprintf(out, size, ", or save only at the end (run.checkpoint_interval: 0)");
 }
 
-static void warn(const ax_run *run, const saves *s, const char *dir, double space)
+static void warn(const ax_train_run *run, const saves *s, const char *dir, double space)
 {
     const int64_t fit = (int64_t)(space / (double)s->size.bytes);
     char one[32], has[32], more[32], advice[96];
@@ -80,7 +80,7 @@ static void warn(const ax_run *run, const saves *s, const char *dir, double spac
 }
 
 /* Checks the room in `dir`, where the checkpoints are. */
-static ax_status check_space(const ax_run *run, const char *dir)
+static ax_status check_space(const ax_train_run *run, const char *dir)
 {
     saves s;
     if (run->state.step >= run->config->train.steps)
@@ -98,7 +98,7 @@ static ax_status check_space(const ax_run *run, const char *dir)
     return AX_OK;
 }
 
-ax_status ax_run_check_space(const ax_run *run)
+ax_status ax_train_check_space(const ax_train_run *run)
 {
     char *dir; /* may be a link to another file system */
     AX_TRY(ax_path_join(run->config->run.dir, "ckpt", &dir));

@@ -11,7 +11,7 @@
 
 /* ---- state.json ---------------------------------------------------------------------------------- */
 
-static ax_status print_state(const ax_run *run, char **out)
+static ax_status print_state(const ax_train_run *run, char **out)
 {
     const ax_config *c = run->config;
     int64_t counts[run->inputs.train.n];
@@ -22,8 +22,8 @@ static ax_status print_state(const ax_run *run, char **out)
     json_t *state =
         json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
                   "step", (json_int_t)run->state.step, "tokens", (json_int_t)run->state.tokens, "evaluate",
-                  run->state.eval_pending, "sampler", sampler, "paths", ax_run_paths(run), "run",
-                  ax_run_identity(run), "settings", ax_run_settings(run));
+                  run->state.eval_pending, "sampler", sampler, "paths", ax_train_paths(run), "run",
+                  ax_train_identity(run), "settings", ax_train_settings(run));
     const ax_loss_scale *scale = ax_engine_loss_scale(run->state.engine);
     bool complete = state;
     if (state && c->train.precision == AX_CONFIG_FP16)
@@ -42,30 +42,31 @@ static ax_status print_state(const ax_run *run, char **out)
 /* ---- saving -------------------------------------------------------------------------------------- */
 
 /* Sets *out to the checkpoint's small files, and *state to the text of state.json. Called on rank 0. */
-static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt_file **out, char **state)
+static ax_status collect_files(const ax_train_run *run, ax_train_files *written, ax_ckpt_file **out,
+                               char **state)
 {
-    AX_TRY(ax_run_write_files(run, written));
+    AX_TRY(ax_train_write_files(run, written));
     AX_TRY(ax_calloc((size_t)(written->n + run->beside.n), sizeof **out, out));
     for (int i = 0; i < written->n + run->beside.n; i++) {
-        const ax_run_file *f = i < written->n ? &written->file[i] : &run->beside.file[i - written->n];
+        const ax_train_file *f = i < written->n ? &written->file[i] : &run->beside.file[i - written->n];
         (*out)[i] = (ax_ckpt_file){f->name, f->data, f->size};
     }
     return print_state(run, state);
 }
 
 /* The arguments of a save, with the small files that belong to them. */
-typedef struct ax_run_saving {
+typedef struct ax_train_saving {
     ax_ckpt_save_args args;
-    ax_run_files written;
+    ax_train_files written;
     ax_ckpt_file *files;
     char *state;
-} ax_run_saving;
+} ax_train_saving;
 
 /* Sets *out to the arguments of a save of the run as it is. The caller releases *out, also after an error. */
-static ax_status make_saving(const ax_run *run, ax_run_saving *out)
+static ax_status make_saving(const ax_train_run *run, ax_train_saving *out)
 {
     const ax_config *c = run->config;
-    if (ax_run_first(run))
+    if (ax_train_first(run))
         AX_TRY(collect_files(run, &out->written, &out->files, &out->state));
     out->args = (ax_ckpt_save_args){.run_dir = c->run.dir,
                                     .step = run->state.step,
@@ -80,16 +81,16 @@ static ax_status make_saving(const ax_run *run, ax_run_saving *out)
     return AX_OK;
 }
 
-static void saving_fini(ax_run_saving *s)
+static void saving_fini(ax_train_saving *s)
 {
-    ax_run_files_fini(&s->written);
+    ax_train_files_fini(&s->written);
     free(s->files);
     free(s->state);
 }
 
-ax_status ax_run_measure_checkpoint(const ax_run *run, ax_ckpt_size *out)
+ax_status ax_train_measure_checkpoint(const ax_train_run *run, ax_ckpt_size *out)
 {
-    ax_run_saving s = {0};
+    ax_train_saving s = {0};
     ax_status status = make_saving(run, &s);
     if (status == AX_OK)
         status = ax_ckpt_measure(&s.args, out);
@@ -97,10 +98,10 @@ ax_status ax_run_measure_checkpoint(const ax_run *run, ax_ckpt_size *out)
     return status;
 }
 
-static ax_status save(const ax_run *run)
+static ax_status save(const ax_train_run *run)
 {
     const ax_config *c = run->config;
-    ax_run_saving s = {0};
+    ax_train_saving s = {0};
     double start = ax_now();
     ax_status status = ax_comm_agree(run->world, make_saving(run, &s));
     if (status == AX_OK)
@@ -116,7 +117,7 @@ static ax_status save(const ax_run *run)
 
 /* Saves a checkpoint with the watchdog's normal timeout, because ranks may take long to answer while they
  * save. A signal may have shortened this timeout to about 2 s (ax_comm_hurry). */
-ax_status ax_run_save(const ax_run *run)
+ax_status ax_train_save(const ax_train_run *run)
 {
     ax_signals_saving(true);
     ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
@@ -127,7 +128,7 @@ ax_status ax_run_save(const ax_run *run)
 
 /* ---- resuming ------------------------------------------------------------------------------------ */
 
-ax_status ax_run_count_checkpoints(const char *run_dir, int *n)
+ax_status ax_train_count_checkpoints(const char *run_dir, int *n)
 {
     ax_ckpt_list *list;
     AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
@@ -151,13 +152,13 @@ static bool inside_run(const char *run_dir, const char *path)
  * checkpoint, with one exception: if run.dir already has checkpoints and the path lies outside run.dir, the
  * run continues from its own newest checkpoint. So the same command can be repeated. A path inside run.dir
  * lets the run go back to that checkpoint. */
-static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
+static ax_status find_resume(const ax_train_run *run, ax_train_resume *resume)
 {
     const ax_config *c = run->config;
     const char *wanted = c->train.resume;
     int own;
     AX_TRY(ax_ckpt_clean(c->run.dir));
-    AX_TRY(ax_run_count_checkpoints(c->run.dir, &own));
+    AX_TRY(ax_train_count_checkpoints(c->run.dir, &own));
     bool named = strcmp(wanted, "auto") != 0 && strcmp(wanted, "none") != 0;
     AX_CHECK(strcmp(wanted, "none") != 0 || !own, AX_ERR_USAGE,
              "run.dir %s already holds %d checkpoint%s: continue the run with train.resume=auto, or choose "
@@ -184,7 +185,7 @@ static ax_status read_state(const char *dir, json_t **state)
     return status;
 }
 
-bool ax_run_can_frame(const ax_run *run)
+bool ax_train_can_frame(const ax_train_run *run)
 {
     const ax_tokenizer *tok = run->inputs.tokenizer;
     return tok && ax_tokenizer_before(tok)->size + ax_tokenizer_after(tok)->size;
@@ -192,18 +193,18 @@ bool ax_run_can_frame(const ax_run *run)
 
 /* Lets a resumed run read the same tokens as before: sets data.bos to the value that it had, unless the user
  * gives one. Earlier versions, whose states have no such value, put no special tokens around texts. */
-static ax_status resume_bos(const ax_run *run, const ax_run_resume *resume)
+static ax_status resume_bos(const ax_train_run *run, const ax_train_resume *resume)
 {
     const ax_config *c = run->config;
     bool was = json_is_true(json_object_get(json_object_get(resume->state, "settings"), "data.bos"));
-    if (!ax_run_can_frame(run) || was == c->data.bos || ax_option_given(c->set, "data.bos"))
+    if (!ax_train_can_frame(run) || was == c->data.bos || ax_option_given(c->set, "data.bos"))
         return AX_OK;
     ax_log(AX_LOG_INFO, "data.bos is %s, as it was when this run began", was ? "true" : "false");
     return ax_option_assign(c->set, "data.bos", was ? "true" : "false", resume->dir);
 }
 
 /* Lets a resumed run cut its data into rows of the same length as before, unless the user gives a length. */
-static void resume_length(const ax_run *run, const ax_run_resume *resume)
+static void resume_length(const ax_train_run *run, const ax_train_resume *resume)
 {
     int64_t was = json_integer_value(json_object_get(json_object_get(resume->state, "run"), "model.seq_len"));
     if (!run->config->model.seq_len && was > 0 && was <= ax_model_config_positions(&run->inputs.model))
@@ -212,12 +213,12 @@ static void resume_length(const ax_run *run, const ax_run_resume *resume)
 
 /* Lets rank 0 remove incomplete checkpoints and find the checkpoint to start from, then tells the other
  * ranks. All ranks read the state of that checkpoint. */
-ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
+ax_status ax_train_find_resume(const ax_train_run *run, ax_train_resume *resume)
 {
-    AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run, resume) : AX_OK));
+    AX_TRY(ax_comm_agree(run->world, ax_train_first(run) ? find_resume(run, resume) : AX_OK));
     AX_TRY(ax_comm_share_text(run->world, 0, &resume->dir));
     int64_t new_run = resume->new_run;
-    AX_TRY(ax_run_max(run, &new_run, 1));
+    AX_TRY(ax_train_max(run, &new_run, 1));
     resume->new_run = new_run;
     if (!resume->dir)
         return AX_OK;
@@ -230,7 +231,7 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
 
 /* Sets *out to the loss scale in the saved state. Leaves *out unchanged if this run or the run of the
  * checkpoint does not use fp16. */
-static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss_scale *out)
+static ax_status read_loss_scale(const ax_train_run *run, const json_t *state, ax_loss_scale *out)
 {
     const json_t *saved = json_object_get(state, "loss_scale");
     if (!saved || run->config->train.precision != AX_CONFIG_FP16)
@@ -251,15 +252,15 @@ static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss
 
 /* Reads from the saved state the number of steps and tokens, and the number of samples read of each source.
  * For a new run with other data leaves out->read unchanged: the run starts at the beginning of its data. */
-static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
+static ax_status restore_position(const ax_train_run *run, const json_t *state, ax_train_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");
     out->step = json_integer_value(json_object_get(state, "step"));
     out->tokens = json_integer_value(json_object_get(state, "tokens"));
     out->eval_pending =
         run->inputs.valid.n && !run->resume.new_run && json_is_true(json_object_get(state, "evaluate"));
-    if (run->resume.new_run && !ax_run_same_samples(run, state)) {
-        if (ax_run_first(run))
+    if (run->resume.new_run && !ax_train_same_samples(run, state)) {
+        if (ax_train_first(run))
             ax_log(AX_LOG_INFO, "data.train has other samples than the checkpoint's run: it is read from its "
                                 "beginning");
         return AX_OK;
@@ -281,16 +282,17 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     return AX_OK;
 }
 
-ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)
+ax_status ax_train_restore_position(const ax_train_run *run, ax_train_resume *resume,
+                                    ax_train_position *position)
 {
     if (!run->resume.dir)
         return AX_OK;
-    AX_TRY(ax_run_check_same(run, resume->state));
+    AX_TRY(ax_train_check_same(run, resume->state));
     AX_TRY(restore_position(run, resume->state, position));
     return read_loss_scale(run, resume->state, &resume->scale);
 }
 
-static ax_status load_checkpoint(const ax_run *run)
+static ax_status load_checkpoint(const ax_train_run *run)
 {
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->inputs.model.family)};
     rules.ignore = ax_family_ignored(run->inputs.model.family, &rules.ignores);
@@ -303,7 +305,7 @@ static ax_status load_checkpoint(const ax_run *run)
     return AX_OK;
 }
 
-ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
+ax_status ax_train_init_weights(const ax_train_run *run, ax_engine *engine)
 {
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(engine));
@@ -317,32 +319,32 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
     return ax_pretrained_load(&from, ax_engine_params(engine));
 }
 
-ax_status ax_run_start_weights(const ax_run *run)
+ax_status ax_train_start_weights(const ax_train_run *run)
 {
     /* The checkpoint of a LoRA adapter lacks the weights of the base model. */
     if (!run->resume.dir || ax_model_config_is_adapted(&run->inputs.model))
-        AX_TRY(ax_run_init_weights(run, run->state.engine));
+        AX_TRY(ax_train_init_weights(run, run->state.engine));
     return run->resume.dir ? load_checkpoint(run) : AX_OK;
 }
 
 /* Lets rank 0 alone take over the checkpoint's plans, before the other ranks read those of run.dir. So all
  * ranks have the same plans, and messages about the checkpoint's plans come once. */
-ax_status ax_run_keep_plans(const ax_run *run, bool *kept)
+ax_status ax_train_keep_plans(const ax_train_run *run, bool *kept)
 {
     ax_device *dev = run->state.ctx->dev;
     const char *dir = run->config->run.dir;
     char *from = NULL;
     ax_status status = AX_OK;
-    if (ax_run_first(run) && run->resume.dir)
+    if (ax_train_first(run) && run->resume.dir)
         status = ax_path_join(run->resume.dir, "training", &from);
-    if (ax_run_first(run) && status == AX_OK)
+    if (ax_train_first(run) && status == AX_OK)
         status = ax_device_keep_plans(dev, dir, from, kept);
     free(from);
     AX_TRY(ax_comm_agree(run->world, status));
-    return ax_run_first(run) ? AX_OK : ax_device_keep_plans(dev, dir, NULL, kept);
+    return ax_train_first(run) ? AX_OK : ax_device_keep_plans(dev, dir, NULL, kept);
 }
 
-void ax_resume_fini(ax_run_resume *resume)
+void ax_resume_fini(ax_train_resume *resume)
 {
     free(resume->dir);
     json_decref(resume->state);

@@ -8,32 +8,33 @@
 
 /* ---- start-up stages ----------------------------------------------------------------------------- */
 
-static ax_status compare_configs(ax_run *run) { return ax_run_compare_configs(run); }
-static ax_status set_runtime(ax_run *run) { return ax_run_set_runtime(run); }
-static ax_status check_inputs(ax_run *run) { return ax_run_check_inputs(run); }
-static ax_status open_model(ax_run *run) { return ax_run_open_model(run, &run->inputs); }
-static ax_status lock(ax_run *run) { return ax_run_lock(run, &run->dir); }
-static ax_status plan_grid(ax_run *run) { return ax_run_plan_grid(run, &run->plan); }
-static ax_status plan_ranks(ax_run *run) { return ax_run_plan_ranks(run, &run->plan); }
-static ax_status plan_threads(ax_run *run) { return ax_run_plan_threads(run, &run->plan); }
-static ax_status plan_step(ax_run *run) { return ax_run_plan_step(run, &run->plan); }
-static ax_status plan_schedule(ax_run *run) { return ax_run_plan_schedule(run, &run->plan); }
-static ax_status plan_engine(ax_run *run) { return ax_run_plan_engine(run, &run->plan); }
-static ax_status find_resume(ax_run *run) { return ax_run_find_resume(run, &run->resume); }
-static ax_status resume_runtime(ax_run *run) { return ax_run_resume_runtime(run); }
-static ax_status find_files(ax_run *run) { return ax_run_find_files(run, &run->beside); }
-static ax_status check_space(ax_run *run) { return ax_run_check_space(run); }
-static ax_status open_trace(ax_run *run) { return ax_report_open_trace(run, &run->report); }
-static ax_status write_config(ax_run *run) { return ax_run_write_config(run); }
-static ax_status open_metrics(ax_run *run) { return ax_report_open_metrics(run, &run->report); }
+static ax_status compare_configs(ax_train_run *run) { return ax_train_compare_configs(run); }
+static ax_status set_runtime(ax_train_run *run) { return ax_train_set_runtime(run); }
+static ax_status check_inputs(ax_train_run *run) { return ax_train_check_inputs(run); }
+static ax_status open_model(ax_train_run *run) { return ax_train_open_model(run, &run->inputs); }
+static ax_status lock(ax_train_run *run) { return ax_train_lock(run, &run->dir); }
+static ax_status plan_grid(ax_train_run *run) { return ax_train_plan_grid(run, &run->plan); }
+static ax_status plan_ranks(ax_train_run *run) { return ax_train_plan_ranks(run, &run->plan); }
+static ax_status plan_threads(ax_train_run *run) { return ax_train_plan_threads(run, &run->plan); }
+static ax_status plan_step(ax_train_run *run) { return ax_train_plan_step(run, &run->plan); }
+static ax_status plan_schedule(ax_train_run *run) { return ax_train_plan_schedule(run, &run->plan); }
+static ax_status plan_engine(ax_train_run *run) { return ax_train_plan_engine(run, &run->plan); }
+static ax_status find_resume(ax_train_run *run) { return ax_train_find_resume(run, &run->resume); }
+static ax_status resume_runtime(ax_train_run *run) { return ax_train_resume_runtime(run); }
+static ax_status find_files(ax_train_run *run) { return ax_train_find_files(run, &run->beside); }
+static ax_status check_space(ax_train_run *run) { return ax_train_check_space(run); }
+static ax_status open_trace(ax_train_run *run) { return ax_report_open_trace(run, &run->report); }
+static ax_status write_config(ax_train_run *run) { return ax_train_write_config(run); }
+static ax_status open_metrics(ax_train_run *run) { return ax_report_open_metrics(run, &run->report); }
 
 /* Sets the length of rows of a plan without data, if it follows from the data: the longest that a run may
- * choose. In a run that trains, the data decide (ax_run_open_data), or the checkpoint that the run continues.
+ * choose. In a run that trains, the data decide (ax_train_open_data), or the checkpoint that the run
+ * continues.
  */
-static ax_status set_length(ax_run *run)
+static ax_status set_length(ax_train_run *run)
 {
     ax_config *c = run->config;
-    if (c->model.seq_len || run->purpose == AX_RUN_TRAINS)
+    if (c->model.seq_len || run->purpose == AX_TRAIN_TRAINS)
         return AX_OK;
     c->model.seq_len = ax_min(ax_model_config_positions(&run->inputs.model), AX_ROW_MOST);
     ax_log(
@@ -44,7 +45,7 @@ static ax_status set_length(ax_run *run)
 }
 
 /* Plans the memory once the data have decided how long rows are, unless the length was known before. */
-static ax_status plan_rows(ax_run *run)
+static ax_status plan_rows(ax_train_run *run)
 {
     if (run->plan.engine.frame)
         return AX_OK;
@@ -52,31 +53,34 @@ static ax_status plan_rows(ax_run *run)
     return plan_engine(run);
 }
 
-static ax_status open_data(ax_run *run) { return ax_run_open_data(run, &run->inputs, &run->state.signal); }
+static ax_status open_data(ax_train_run *run)
+{
+    return ax_train_open_data(run, &run->inputs, &run->state.signal);
+}
 
-static ax_status carry_template(ax_run *run) { return ax_run_carry_template(run); }
+static ax_status carry_template(ax_train_run *run) { return ax_train_carry_template(run); }
 
-static ax_status restore_position(ax_run *run)
+static ax_status restore_position(ax_train_run *run)
 {
     int64_t read[run->inputs.train.n];
     memset(read, 0, sizeof read);
-    ax_run_position at = {.read = read};
-    AX_TRY(ax_run_restore_position(run, &run->resume, &at));
+    ax_train_position at = {.read = read};
+    AX_TRY(ax_train_restore_position(run, &run->resume, &at));
     run->state.step = at.step;
     run->state.tokens = at.tokens;
     run->state.eval_pending = at.eval_pending;
-    AX_TRY(ax_run_derive_steps(run, at.step, read));
+    AX_TRY(ax_train_derive_steps(run, at.step, read));
     AX_TRY(plan_schedule(run)); /* planned again, because epochs in data.train may have set train.steps */
-    AX_TRY(ax_run_log_changes(run));
-    return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
+    AX_TRY(ax_train_log_changes(run));
+    return ax_train_create_sampler(run, at.step, read, &run->state.sampler);
 }
 
 /* Sets which ranks agree whether to abandon a step after a signal. While the step's rows are chosen, these
  * are all ranks. While micro-batches are computed, they are only the ranks of one pipeline stage, because
  * other stages are at different micro-batches. */
-static ax_status find_pace(ax_run *run)
+static ax_status find_pace(ax_train_run *run)
 {
-    ax_run_state *s = &run->state;
+    ax_train_state *s = &run->state;
     const ax_grid *grid = s->ctx->grid;
     if (run->plan.grid.pipe > 1)
         AX_TRY(ax_comm_split(run->world, ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE), 0, &s->stage));
@@ -85,11 +89,11 @@ static ax_status find_pace(ax_run *run)
     return AX_OK;
 }
 
-static ax_status allocate(ax_run *run)
+static ax_status allocate(ax_train_run *run)
 {
     ax_memory_restart_peak(); /* the reported peak of memory does not include tokenization */
     ax_report_baseline(&run->report);
-    AX_TRY(ax_run_open_device(&run->plan, &run->state.ctx));
+    AX_TRY(ax_train_open_device(&run->plan, &run->state.ctx));
     AX_TRY(ax_report_peak(run, &run->report));
     ax_memory_restart_peak();
     AX_TRY(ax_comm_agree(run->world, ax_engine_create(run->state.ctx, &run->plan.options, &run->plan.engine,
@@ -101,71 +105,74 @@ static ax_status allocate(ax_run *run)
     return ax_report_axes(run, &run->report);
 }
 
-static ax_status start_weights(ax_run *run)
+static ax_status start_weights(ax_train_run *run)
 {
-    AX_TRY(ax_run_start_weights(run));
+    AX_TRY(ax_train_start_weights(run));
     if (run->resume.dir && !run->resume.new_run)
         run->state.saved_step = run->state.step;
     ax_inputs_close_weights(&run->inputs);
     return AX_OK;
 }
 
-static ax_status keep_plans(ax_run *run)
+static ax_status keep_plans(ax_train_run *run)
 {
-    AX_TRY(ax_run_keep_plans(run, &run->state.keeps_plans));
-    return run->state.keeps_plans ? AX_OK : ax_run_carry_plans(run, &run->beside);
+    AX_TRY(ax_train_keep_plans(run, &run->state.keeps_plans));
+    return run->state.keeps_plans ? AX_OK : ax_train_carry_plans(run, &run->beside);
 }
 
-static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
+static ax_status find_evaluation(ax_train_run *run)
+{
+    return ax_train_eval_missing(run, &run->state.eval_pending);
+}
 
 /* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs the stages
  * marked FIRST. After each stage the ranks agree on its status. So no rank may fail alone in a stage while
  * other ranks wait for it in a collective: a stage fails before its collective, or calls ax_comm_agree
  * itself. After a failure, rank 0 removes the lock and the empty directories that the start has made
- * (ax_run_dir_undo). */
-ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
+ * (ax_train_dir_undo). */
+ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose)
 {
     static const struct {
         const char *name;
-        ax_status (*run)(ax_run *);
+        ax_status (*run)(ax_train_run *);
         enum { EACH, FIRST } who;
-        ax_run_purpose least; /* the stage runs if `purpose` is this value or a greater one */
-    } stage[] = {{"configuration", compare_configs, EACH, AX_RUN_PLANS},
-                 {"runtime settings", set_runtime, EACH, AX_RUN_PLANS},
-                 {"inputs", check_inputs, EACH, AX_RUN_TRAINS},
-                 {"model", open_model, EACH, AX_RUN_PLANS},
-                 {"grid", plan_grid, EACH, AX_RUN_PLANS},
-                 {"lock", lock, FIRST, AX_RUN_TRAINS},
-                 {"checkpoints", find_resume, EACH, AX_RUN_TRAINS},
-                 {"length of rows", set_length, EACH, AX_RUN_PLANS},
-                 {"ranks", plan_ranks, EACH, AX_RUN_PLANS},
-                 {"threads", plan_threads, EACH, AX_RUN_PLANS},
-                 {"optimizer", plan_step, EACH, AX_RUN_PLANS},
-                 {"schedule", plan_schedule, EACH, AX_RUN_PLANS},
-                 {"memory plan", plan_engine, EACH, AX_RUN_PLANS},
-                 {"runtime settings of the checkpoint", resume_runtime, EACH, AX_RUN_TRAINS},
-                 {"files beside the model", find_files, FIRST, AX_RUN_TRAINS},
-                 {"data", open_data, EACH, AX_RUN_TRAINS},
-                 {"memory plan of the data's rows", plan_rows, EACH, AX_RUN_TRAINS},
-                 {"chat template", carry_template, FIRST, AX_RUN_TRAINS},
-                 {"position", restore_position, EACH, AX_RUN_TRAINS},
-                 {"allocation", allocate, EACH, AX_RUN_TRAINS},
-                 {"room on the disk", check_space, FIRST, AX_RUN_TRAINS},
-                 {"trace", open_trace, EACH, AX_RUN_TRAINS},
-                 {"weights", start_weights, EACH, AX_RUN_TRAINS},
-                 {"config.yaml", write_config, FIRST, AX_RUN_TRAINS},
-                 {"metrics", open_metrics, FIRST, AX_RUN_TRAINS},
-                 {"evaluation", find_evaluation, EACH, AX_RUN_TRAINS},
-                 {"plans of GEMMs", keep_plans, EACH, AX_RUN_TRAINS}};
+        ax_train_purpose least; /* the stage runs if `purpose` is this value or a greater one */
+    } stage[] = {{"configuration", compare_configs, EACH, AX_TRAIN_PLANS},
+                 {"runtime settings", set_runtime, EACH, AX_TRAIN_PLANS},
+                 {"inputs", check_inputs, EACH, AX_TRAIN_TRAINS},
+                 {"model", open_model, EACH, AX_TRAIN_PLANS},
+                 {"grid", plan_grid, EACH, AX_TRAIN_PLANS},
+                 {"lock", lock, FIRST, AX_TRAIN_TRAINS},
+                 {"checkpoints", find_resume, EACH, AX_TRAIN_TRAINS},
+                 {"length of rows", set_length, EACH, AX_TRAIN_PLANS},
+                 {"ranks", plan_ranks, EACH, AX_TRAIN_PLANS},
+                 {"threads", plan_threads, EACH, AX_TRAIN_PLANS},
+                 {"optimizer", plan_step, EACH, AX_TRAIN_PLANS},
+                 {"schedule", plan_schedule, EACH, AX_TRAIN_PLANS},
+                 {"memory plan", plan_engine, EACH, AX_TRAIN_PLANS},
+                 {"runtime settings of the checkpoint", resume_runtime, EACH, AX_TRAIN_TRAINS},
+                 {"files beside the model", find_files, FIRST, AX_TRAIN_TRAINS},
+                 {"data", open_data, EACH, AX_TRAIN_TRAINS},
+                 {"memory plan of the data's rows", plan_rows, EACH, AX_TRAIN_TRAINS},
+                 {"chat template", carry_template, FIRST, AX_TRAIN_TRAINS},
+                 {"position", restore_position, EACH, AX_TRAIN_TRAINS},
+                 {"allocation", allocate, EACH, AX_TRAIN_TRAINS},
+                 {"room on the disk", check_space, FIRST, AX_TRAIN_TRAINS},
+                 {"trace", open_trace, EACH, AX_TRAIN_TRAINS},
+                 {"weights", start_weights, EACH, AX_TRAIN_TRAINS},
+                 {"config.yaml", write_config, FIRST, AX_TRAIN_TRAINS},
+                 {"metrics", open_metrics, FIRST, AX_TRAIN_TRAINS},
+                 {"evaluation", find_evaluation, EACH, AX_TRAIN_TRAINS},
+                 {"plans of GEMMs", keep_plans, EACH, AX_TRAIN_TRAINS}};
     run->purpose = purpose;
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
         if (stage[i].least > purpose)
             continue;
         double begin = ax_now();
-        bool mine = stage[i].who == EACH || ax_run_first(run);
+        bool mine = stage[i].who == EACH || ax_train_first(run);
         ax_status status = ax_comm_agree(run->world, mine ? stage[i].run(run) : AX_OK);
         if (status != AX_OK) {
-            ax_run_dir_undo(run);
+            ax_train_dir_undo(run);
             return status;
         }
         ax_log(AX_LOG_DEBUG, "start: %s took %.1f ms", stage[i].name, (ax_now() - begin) * 1e3);
@@ -180,7 +187,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
  * first stage if this rank has received a signal. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
-    ax_run *run = source;
+    ax_train_run *run = source;
     const ax_grid *grid = run->state.ctx->grid;
     if (ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE) == 0)
         AX_TRY(ax_pace_piece(run, &run->state.computing, &run->state.signal));
@@ -190,7 +197,7 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
 }
 
 /* Lets the sampler choose the rows of a step, 2^14 rows at a time, and counts their targets. */
-static ax_status draw_rows(ax_run *run, int64_t *targets)
+static ax_status draw_rows(ax_train_run *run, int64_t *targets)
 {
     enum { PIECE = 1 << 14 };
     *targets = 0;
@@ -203,9 +210,9 @@ static ax_status draw_rows(ax_run *run, int64_t *targets)
     return AX_OK;
 }
 
-static ax_status compute(ax_run *run, int64_t *targets, ax_step_result *result)
+static ax_status compute(ax_train_run *run, int64_t *targets, ax_step_result *result)
 {
-    ax_run_state *s = &run->state;
+    ax_train_state *s = &run->state;
     ax_hyper hyper = ax_train_hyper(&run->plan, s->step);
     ax_report_begin_step(run, &run->report);
     ax_pace_begin(&s->drawing);
@@ -218,7 +225,7 @@ static ax_status compute(ax_run *run, int64_t *targets, ax_step_result *result)
 
 /* Undoes an abandoned step: drops the gradients, and restores the sampler to its state `drawn` before the
  * step, so that a resumed run reads the same rows. */
-static ax_status undo_step(ax_run *run, const int64_t *drawn)
+static ax_status undo_step(ax_train_run *run, const int64_t *drawn)
 {
     run->state.step--;
     AX_TRY(ax_sampler_restore(run->state.sampler, drawn));
@@ -226,7 +233,7 @@ static ax_status undo_step(ax_run *run, const int64_t *drawn)
 }
 
 /* Returns advice for the user about a step whose loss or gradient was not finite. */
-static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
+static const char *nonfinite_advice(const ax_train_run *run, const ax_step_result *r)
 {
     if (r->culprit_weights)
         return "training cannot repair weights: start from an older checkpoint or another model";
@@ -240,13 +247,13 @@ static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 /* Handles a step whose loss or gradient is not finite; its update was not applied. If the loss scale was too
  * large and has just been lowered, the run goes on. Otherwise train.nonfinite decides: AX_ERR_NUMERIC, or a
  * warning and the run goes on; but weights that are not finite always give AX_ERR_NUMERIC. */
-static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
+static ax_status handle_nonfinite(const ax_train_run *run, const ax_step_result *r)
 {
     char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";
     const ax_loss_scale *scale = ax_engine_loss_scale(run->state.engine);
     ax_report_break_line(run);
     if (r->overflow && scale->scale < r->loss_scale) {
-        if (ax_run_first(run))
+        if (ax_train_first(run))
             ax_log(AX_LOG_INFO,
                    "step %lld is skipped: its gradient overflows fp16; the loss scale is now %g (skipped so "
                    "far: %lld)",
@@ -259,7 +266,7 @@ static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
                  r->overflow ? ", even with the smallest loss scale" : "");
     /* Skipping the step does not help if weights are not finite: the next step has the same weights. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
-        if (ax_run_first(run))
+        if (ax_train_first(run))
             ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->state.step, what,
                    r->loss);
         return AX_OK;
@@ -272,9 +279,9 @@ static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
                    (long long)run->state.step, what, r->loss, r->grad_norm, nonfinite_advice(run, r), newest);
 }
 
-static ax_status train_step(ax_run *run)
+static ax_status train_step(ax_train_run *run)
 {
-    ax_run_state *s = &run->state;
+    ax_train_state *s = &run->state;
     int64_t targets, drawn[run->inputs.train.n];
     double seconds;
     ax_step_result result;
@@ -307,13 +314,13 @@ static bool is_due(int64_t step, int64_t interval, int64_t last)
 
 /* Returns the name of the received signal. With several ranks returns "a signal": some launchers pass on
  * another signal than the one that the user sent. */
-static const char *signal_name(const ax_run *run)
+static const char *signal_name(const ax_train_run *run)
 {
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->state.signal);
 }
 
 /* Returns AX_ERR_SIGNAL, with the message that a signal stopped the run after a save. */
-static ax_status fail_stopped(const ax_run *run)
+static ax_status fail_stopped(const ax_train_run *run)
 {
     char given_up[96] = "";
     if (run->state.given_up)
@@ -324,16 +331,16 @@ static ax_status fail_stopped(const ax_run *run)
                    signal_name(run), (long long)run->state.step, given_up);
 }
 
-static ax_status evaluate(ax_run *run)
+static ax_status evaluate(ax_train_run *run)
 {
-    ax_run_state *s = &run->state;
+    ax_train_state *s = &run->state;
     ax_evaluation e;
     bool done = true;
-    ax_status status = ax_run_evaluate(run, &e);
+    ax_status status = ax_train_evaluate(run, &e);
     s->eval_pending = status == AX_ERR_SIGNAL;
     if (s->eval_pending) /* a signal interrupted the evaluation: the loop saves a checkpoint, and the resumed
                             run evaluates */
-        return ax_run_beat(run, &done, &s->signal);
+        return ax_train_beat(run, &done, &s->signal);
     AX_TRY(status);
     run->report.no_eval_targets |= !e.targets;
     s->result->eval_loss = e.loss;
@@ -342,24 +349,24 @@ static ax_status evaluate(ax_run *run)
 }
 
 /* Saves a checkpoint, unless this step has one already. */
-static ax_status save(ax_run *run)
+static ax_status save(ax_train_run *run)
 {
     if (run->state.saved_step == run->state.step)
         return AX_OK;
-    AX_TRY(ax_run_save(run));
+    AX_TRY(ax_train_save(run));
     run->state.saved_step = run->state.step;
     return AX_OK;
 }
 
 /* Evaluates, saves a checkpoint, or stops after a signal, if any of these is due between two steps. All ranks
  * decide alike, because the values that they use were made equal on all ranks by the last exchange. */
-static ax_status boundary(ax_run *run)
+static ax_status boundary(ax_train_run *run)
 {
     const ax_config *c = run->config;
-    const ax_run_state *s = &run->state;
+    const ax_train_state *s = &run->state;
     bool due = is_due(s->step, c->run.checkpoint_interval, c->train.steps);
     if (s->eval_pending || s->signal || due || ax_comm_size(run->world) == 1)
-        AX_TRY(ax_run_agree(run));
+        AX_TRY(ax_train_agree(run));
     if (s->eval_pending)
         AX_TRY(evaluate(run));
     if (s->signal || due)
@@ -369,10 +376,10 @@ static ax_status boundary(ax_run *run)
     return AX_OK;
 }
 
-static ax_status loop(ax_run *run)
+static ax_status loop(ax_train_run *run)
 {
     const ax_config *c = run->config;
-    ax_run_state *s = &run->state;
+    ax_train_state *s = &run->state;
     int valid = run->inputs.valid.n;
     if (c->run.eval_start && !s->step)
         s->eval_pending = valid;
@@ -383,27 +390,27 @@ static ax_status loop(ax_run *run)
         s->eval_pending = valid && !s->given_up && is_due(s->step, c->run.eval_interval, c->train.steps);
         AX_TRY(boundary(run));
     }
-    return ax_run_agree(run);
+    return ax_train_agree(run);
 }
 
 /* ---- the whole run ------------------------------------------------------------------------------- */
 
-void ax_run_finish(ax_run *run)
+void ax_train_finish(ax_train_run *run)
 {
     ax_engine_destroy(&run->state.engine);
     if (run->state.stage)
         ax_comm_destroy(&run->state.stage);
     ax_ctx_destroy(&run->state.ctx);
-    ax_run_plan_fini(&run->plan);
+    ax_train_plan_fini(&run->plan);
     ax_report_fini(&run->report);
     ax_sampler_destroy(&run->state.sampler);
-    ax_run_files_fini(&run->beside);
+    ax_train_files_fini(&run->beside);
     ax_resume_fini(&run->resume);
     ax_inputs_fini(&run->inputs);
-    ax_run_dir_fini(&run->dir);
+    ax_train_dir_fini(&run->dir);
 }
 
-static ax_status fill_result(ax_run *run)
+static ax_status fill_result(ax_train_run *run)
 {
     run->state.result->step = run->state.step;
     run->state.result->tokens = run->state.tokens;
@@ -416,7 +423,7 @@ static ax_status fill_result(ax_run *run)
 
 /* Logs that the run has nothing left to do. The advice is to raise train.steps only if a source of data.train
  * has no epochs and can fill more steps. */
-static void log_finished(const ax_run *run)
+static void log_finished(const ax_train_run *run)
 {
     const ax_sources *train = &run->inputs.train;
     bool by_weight = !train->epochs[0];
@@ -433,11 +440,11 @@ static void log_finished(const ax_run *run)
 
 ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
 {
-    ax_run run = {.world = world, .config = config, .state = {.result = result, .saved_step = -1}};
+    ax_train_run run = {.world = world, .config = config, .state = {.result = result, .saved_step = -1}};
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install(world);
     ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(&run, AX_RUN_TRAINS);
+    ax_status status = ax_train_start(&run, AX_TRAIN_TRAINS);
     if (status == AX_OK && run.state.step >= config->train.steps && !run.state.eval_pending)
         log_finished(&run);
     if (status == AX_OK)
@@ -447,7 +454,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     if (status == AX_OK)
         status = ax_comm_agree(world, fill_result(&run));
     ax_comm_abort_unshared(world, status);
-    ax_run_finish(&run);
+    ax_train_finish(&run);
     ax_signals_restore(world);
     return status;
 }

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 
 struct ax_trainer {
-    ax_run run;
+    ax_train_run run;
 };
 
 static ax_status start(ax_trainer *trainer, ax_comm *world, ax_config *config)
 {
-    ax_run *run = &trainer->run;
-    *run = (ax_run){.world = world, .config = config, .state = {.saved_step = -1}};
+    ax_train_run *run = &trainer->run;
+    *run = (ax_train_run){.world = world, .config = config, .state = {.saved_step = -1}};
     ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(run, AX_RUN_PLANS);
+    ax_status status = ax_train_start(run, AX_TRAIN_PLANS);
     ax_comm_abort_unshared(world, status);
     return status;
 }
@@ -31,7 +31,7 @@ ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_trainer **out)
 void ax_trainer_destroy(ax_trainer **trainer)
 {
     if (*trainer)
-        ax_run_finish(&(*trainer)->run);
+        ax_train_finish(&(*trainer)->run);
     free(*trainer);
     *trainer = NULL;
 }
@@ -40,16 +40,16 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer) { return &traine
 
 static ax_status create_engine(const ax_train_plan *plan, ax_ctx **ctx, ax_engine **engine)
 {
-    AX_TRY(ax_run_open_device(plan, ctx));
+    AX_TRY(ax_train_open_device(plan, ctx));
     return ax_engine_create(*ctx, &plan->options, &plan->engine, 0, engine);
 }
 
 ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ctx, ax_engine **engine)
 {
-    const ax_run *run = &trainer->run;
+    const ax_train_run *run = &trainer->run;
     *ctx = NULL;
     *engine = NULL;
     AX_TRY(ax_comm_agree(run->world, create_engine(&run->plan, ctx, engine)));
     AX_TRY(ax_grid_prepare((*ctx)->grid, run->plan.engine.axes));
-    return ax_comm_agree(run->world, ax_run_init_weights(run, *engine));
+    return ax_comm_agree(run->world, ax_train_init_weights(run, *engine));
 }

@@ -45,7 +45,7 @@ static ax_status is_unlearned(const table *t, int64_t id, bool *out)
 }
 
 /* Appends to `out` the names and ids of those tokens of `ids` that the table's rows have not learned. */
-static ax_status list_unlearned(const ax_run *run, const table *t, const ax_ids *ids, ax_buf *out)
+static ax_status list_unlearned(const ax_train_run *run, const table *t, const ax_ids *ids, ax_buf *out)
 {
     for (size_t i = 0; i < ids->size; i++) {
         bool unlearned, seen = false;
@@ -63,7 +63,7 @@ static ax_status list_unlearned(const ax_run *run, const table *t, const ax_ids 
     return AX_OK;
 }
 
-static ax_status warn(const ax_run *run, const ax_chat *chat, const ax_ids *ids, const char *key)
+static ax_status warn(const ax_train_run *run, const ax_chat *chat, const ax_ids *ids, const char *key)
 {
     table t = {.st = run->inputs.model_weights,
                .array = ax_ckpt_find_array(run->inputs.model_weights, key,
@@ -92,7 +92,7 @@ static ax_status warn(const ax_run *run, const ax_chat *chat, const ax_ids *ids,
 }
 
 /* Appends the ids of a short conversation. */
-static ax_status encode_example(const ax_run *run, const ax_chat *chat, ax_ids *ids)
+static ax_status encode_example(const ax_train_run *run, const ax_chat *chat, ax_ids *ids)
 {
     ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "a", .size = 1},
                            {.role = AX_CHAT_ASSISTANT, .text = "a", .size = 1}};
@@ -110,7 +110,7 @@ static ax_status encode_example(const ax_run *run, const ax_chat *chat, ax_ids *
     return status;
 }
 
-ax_status ax_run_warn_unlearned(const ax_run *run, const ax_chat *chat)
+ax_status ax_train_warn_unlearned(const ax_train_run *run, const ax_chat *chat)
 {
     const ax_model_config *model = &run->inputs.model;
     const char *head, *rows;

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 static ax_config config;
-static ax_run run;        /* of the same configuration; it has data and sampler, but no engine */
+static ax_train_run run;  /* of the same configuration; it has data and sampler, but no engine */
 static ax_param_set *set; /* parameters of the same model */
 static char run_dir[512], step_dir[600];
 
@@ -56,9 +56,9 @@ static void set_up(void)
     free(result.checkpoint);
     snprintf(run_dir, sizeof run_dir, "%s", fuzz_path("run"));
     snprintf(step_dir, sizeof step_dir, "%s/ckpt/step-1", run_dir);
-    run = (ax_run){.world = world, .config = &config, .resume = {.dir = step_dir}};
-    FUZZ_HOLDS(ax_run_open_model(&run, &run.inputs) == AX_OK);
-    FUZZ_HOLDS(ax_run_open_data(&run, &run.inputs, &run.state.signal) == AX_OK);
+    run = (ax_train_run){.world = world, .config = &config, .resume = {.dir = step_dir}};
+    FUZZ_HOLDS(ax_train_open_model(&run, &run.inputs) == AX_OK);
+    FUZZ_HOLDS(ax_train_open_data(&run, &run.inputs, &run.state.signal) == AX_OK);
     FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
     FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
     FUZZ_HOLDS(ax_model_create(ctx, &run.inputs.model, &(ax_model_use){.positions = 1}, &model) == AX_OK);
@@ -113,14 +113,14 @@ static void list_and_find(void)
 static void resume_as(bool new_run)
 {
     int64_t read[1] = {0}, targets;
-    ax_run_position at = {.read = read};
+    ax_train_position at = {.read = read};
     ax_sampler *sampler;
     run.resume.new_run = new_run;
-    if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
+    if (!fuzz_read(ax_train_restore_position(&run, &run.resume, &at)))
         return;
     FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
-    (void)fuzz_read(ax_run_log_changes(&run));
-    if (!fuzz_read(ax_run_create_sampler(&run, at.step, read, &sampler)))
+    (void)fuzz_read(ax_train_log_changes(&run));
+    if (!fuzz_read(ax_train_create_sampler(&run, at.step, read, &sampler)))
         return;
     FUZZ_HOLDS(fuzz_read(ax_sampler_next(sampler, &targets)));
     ax_sampler_destroy(&sampler);

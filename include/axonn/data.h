@@ -307,11 +307,11 @@ typedef struct ax_data_packed {
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with which the source is
  * packed (ax_data_is_packed). A piece is a document, or a part of a document that is longer than a row. The
  * algorithm is bin packing by first fit, the longest piece first, within groups of 1024 pieces that follow
- * one another in the file. The rows are a function of the file, of T, shape->longer and shape->answers alone.
- * The list of the pieces stays in memory until ax_data_close or the next ax_data_pack: 20 bytes a piece at
- * most. Reads the index of documents and, if documents are truncated, the mask of the longer ones, but no
- * token. For other values of these three, the caller must call it again. AX_ERR_USAGE as for
- * ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
+ * one another in the file. The rows are a function of the file, of T, shape->longer and, with
+ * AX_LONG_TRUNCATE, shape->answers alone. The list of the pieces stays in memory until ax_data_close or the
+ * next ax_data_pack: 20 bytes a piece at most. Reads the index of documents and, if documents are truncated,
+ * the mask of the longer ones, but no token. For other values of these three, the caller must call it again.
+ * AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
 /* Counts the documents that AX_PACK_STREAM cuts: those with tokens in more than one row of seq_len tokens.

@@ -233,7 +233,7 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
     const int64_t targets = ax_max(data->info.tokens - 1, 0), T = shape->seq_len;
     if (ax_data_is_packed(data, shape))
         return data->pack && data->pack->seq_len == T && data->pack->longer == shape->longer &&
-                       data->pack->answers == shape->answers
+                       (data->pack->answers == shape->answers || shape->longer != AX_LONG_TRUNCATE)
                    ? data->pack->rows
                    : 0;
     if (!is_length(T))

@@ -95,7 +95,7 @@ typedef struct data_names {
 typedef struct data_pack {
     int64_t seq_len, rows, pieces;
     ax_data_long longer;
-    bool answers;    /* which documents have targets depends on it */
+    bool answers;    /* with AX_LONG_TRUNCATE, which documents have targets depends on it */
     int64_t *start;  /* [pieces] index in the source of the first token of each piece */
     int32_t *length; /* [pieces] number of inputs of each piece; an input's target is the next token */
     int64_t *first;  /* [rows+1] index of the first piece of each row; first[rows] is `pieces` */

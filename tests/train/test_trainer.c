@@ -125,7 +125,7 @@ static ax_status refused_rank(ax_comm *world, void *arg)
     (void)arg;
     ax_config config;
     ax_trainer *trainer;
-    AX_TRY(load(BASE_KEYS "run.dir=none", &config)); /* its grid has one rank */
+    AX_TRY(load(BASE_KEYS "run.dir=none grid.data=1", &config)); /* its grid has one rank */
     ax_status status = ax_trainer_create(world, &config, &trainer);
     ax_config_fini(&config);
     EXPECT(status == AX_ERR_USAGE && !trainer && !ax_path_exists("none"));

@@ -6,7 +6,7 @@
  * so on, and backward through the same chunks in reverse order. A piece is one micro-batch in one chunk. A
  * chunk runs its forwards, and its backwards, in the order of the micro-batches under every schedule; a
  * schedule decides only whether a forward or a backward is next. So sums over micro-batches are added in the
- * same order under every schedule. docs/decisions/0022-pipeline-by-messages.md has the reasons. Nothing here
+ * same order under every schedule. docs/guide/pipeline.md has the reasons. Nothing here
  * communicates. */
 #ifndef AXONN_PIPE_H
 #define AXONN_PIPE_H

@@ -2,7 +2,7 @@
  * computes is up to the caller (engine_tasks.c). On a grid with one stage there are no messages. A stage has
  * one chunk (adjacent blocks of the model), or several with the schedule interleaved.
  *
- * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why it cannot deadlock. */
+ * docs/guide/pipeline.md explains the protocol, and why it cannot deadlock. */
 #ifndef AXONN_PIPELINE_H
 #define AXONN_PIPELINE_H
 

@@ -217,14 +217,6 @@ static ax_status run(ax_comm *world, void *arg)
     return status;
 }
 
-/* Runs the job on the ranks that a launcher started. If there is one rank and the grid is larger, runs it on
- * ranks that are threads. */
-static ax_status run_ranks(ax_comm *world, job *j)
-{
-    int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
-    return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
-}
-
 /* Returns the number in `text`; if there is none, 0, which is not a legal size of a grid. */
 static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
@@ -236,9 +228,7 @@ int main(int argc, char **argv)
     if (argc == 5)
         j.grid = (ax_grid_size){size_of(argv[1]), size_of(argv[2]), size_of(argv[3]), 1, size_of(argv[4])};
     if (status == AX_OK)
-        status = run_ranks(world, &j);
-    if (status != AX_OK && world && ax_comm_size(world) > 1)
-        ax_comm_abort(world, status, ax_error_message()); /* ends all ranks */
+        status = ax_comm_run(world, j.grid.x * j.grid.y * j.grid.z * j.grid.data, run, &j);
     bool good = true, first = world && ax_comm_rank(world) == 0;
     if (status != AX_OK)
         fprintf(stderr, "mlp: %s\n", ax_error_message());

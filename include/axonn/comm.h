@@ -102,6 +102,10 @@ const char *ax_comm_mpi_library(void);
  * from its own thread. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
+/* Runs fn(world, arg) on the ranks of `world`, such as those that a launcher started. If the world has one
+ * rank and `ranks` is larger, runs fn on `ranks` threads instead (ax_comm_threads_run), to try a grid without
+ * MPI. Aborts the job if this rank alone fails (ax_comm_abort_unshared). Collective along world. */
+AX_MUST_CHECK ax_status ax_comm_run(ax_comm *world, int ranks, ax_rank_fn *fn, void *arg);
 
 /* Splits comm like MPI_Comm_split: ranks with equal `color` form a communicator, in the order of `key`; ranks
  * with equal keys are in the order that they have in comm. A rank with color < 0 gets no communicator: *out =

@@ -321,6 +321,15 @@ void ax_comm_abort_unshared(ax_comm *world, ax_status status)
         ax_comm_abort(world, status, ax_error_message());
 }
 
+ax_status ax_comm_run(ax_comm *world, int ranks, ax_rank_fn *fn, void *arg)
+{
+    if (ax_comm_size(world) == 1 && ranks > 1)
+        return ax_comm_threads_run(ranks, fn, arg);
+    ax_status status = fn(world, arg);
+    ax_comm_abort_unshared(world, status);
+    return status;
+}
+
 void ax_comm_destroy(ax_comm **comm)
 {
     if (*comm) {

@@ -4,6 +4,7 @@
 
 #include "axonn/base.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,18 @@ static inline int shell(const char *command, ax_buf *out)
     int status = pclose(pipe);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* Runs a shell command that prints a JSON object and must succeed. The caller releases the object. */
+static inline json_t *json_of(const char *command)
+{
+    ax_buf out = {0};
+    int code = shell(command, &out);
+    json_t *object = json_loads(out.data, 0, NULL);
+    if (code || !object)
+        fail_msg("%s: exit code %d, printed:\n%s", command, code, out.data);
+    ax_buf_fini(&out);
+    return object;
 }
 
 /* Asserts that `text` contains `part`, and shows both if not. */

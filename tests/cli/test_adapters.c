@@ -1,7 +1,6 @@
 /* cli: the verbs that take a MODEL take the directory of an adapter too, here of adapters that PEFT wrote. */
 #include "cli/cli_test.h"
 
-#include <jansson.h>
 #include <math.h>
 
 #define LORA AXONN_SOURCE_DIR "/tests/golden/lora/"
@@ -28,17 +27,6 @@ static void expect(int code, const char *part, const char *command)
     if (got != code || !strstr(out.data, part))
         fail_msg("%s: exit code %d, printed:\n%s", command, got, out.data);
     ax_buf_fini(&out);
-}
-
-static json_t *json_of(const char *command)
-{
-    ax_buf out = {0};
-    assert_int_equal(shell(command, &out), 0);
-    json_t *object = json_loads(out.data, 0, NULL);
-    if (!json_is_object(object))
-        fail_msg("%s printed:\n%s", command, out.data);
-    ax_buf_fini(&out);
-    return object;
 }
 
 /* Returns the largest difference of two lists of numbers, relative to the largest number. */

@@ -2,8 +2,6 @@
 #include "ckpt/grid_test.h"
 #include "cli/cli_test.h"
 
-#include <jansson.h>
-
 #define GPT2 AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny/model.safetensors"
 
 static ax_status save_three(ax_comm *self)
@@ -36,21 +34,11 @@ static int tear_down(void **state)
     return chdir("..") || ax_remove_tree("cli-ckpt") != AX_OK;
 }
 
-static json_t *run_json(const char *command)
-{
-    ax_buf out = {0};
-    assert_int_equal(shell(command, &out), 0);
-    json_t *object = json_loads(out.data, 0, NULL);
-    assert_non_null(object);
-    ax_buf_fini(&out);
-    return object;
-}
-
 static void ls_lists_checkpoints(void **state)
 {
     (void)state;
     ax_buf out = {0};
-    json_t *object = run_json(AXONN " ckpt ls run --json"), *items = json_object_get(object, "checkpoints");
+    json_t *object = json_of(AXONN " ckpt ls run --json"), *items = json_object_get(object, "checkpoints");
     assert_int_equal(json_array_size(items), 3);
     assert_int_equal(json_integer_value(json_object_get(json_array_get(items, 0), "step")), 3);
     assert_true(json_is_true(json_object_get(json_array_get(items, 0), "latest")));
@@ -81,7 +69,7 @@ static void diff_compares_arrays(void **state)
     ax_buf out = {0};
     assert_int_equal(shell(AXONN " ckpt diff run run/ckpt/step-3", &out), 0);
     assert_string_equal(out.data, "12 compared, 0 differ\n");
-    json_t *object = run_json(AXONN " ckpt diff run/ckpt/step-1 run --json");
+    json_t *object = json_of(AXONN " ckpt diff run/ckpt/step-1 run --json");
     assert_true(json_is_false(json_object_get(object, "equal")));
     assert_int_equal(json_integer_value(json_object_get(object, "differing")), 12);
     json_t *row = json_array_get(json_object_get(object, "rows"), 0);

@@ -4,7 +4,6 @@
 #include "cli/cli_test.h"
 #include "support/sanitized.h"
 
-#include <jansson.h>
 #include <math.h>
 
 #define TANH AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
@@ -83,16 +82,6 @@ static void find(const char *path, const char *key, found *out)
     free(shape);
     json_decref(header);
     free(file);
-}
-
-static json_t *convert_json(const char *command)
-{
-    ax_buf out = {0};
-    assert_int_equal(shell(command, &out), 0);
-    json_t *object = json_loads(out.data, 0, NULL);
-    assert_non_null(object);
-    ax_buf_fini(&out);
-    return object;
 }
 
 static json_int_t member(const json_t *object, const char *key)
@@ -206,13 +195,13 @@ static void values_and_other_dtypes(void **state)
     found a, b;
     write_mixed();
     write_text("mixed/config.json", "{}");
-    json_t *report = convert_json(AXONN " ckpt convert mixed --out mixed-bf16 --dtype bf16 --json");
+    json_t *report = json_of(AXONN " ckpt convert mixed --out mixed-bf16 --dtype bf16 --json");
     assert_int_equal(member(report, "arrays"), 9);
     assert_int_equal(member(report, "converted"), 4);
     assert_int_equal(member(report, "files"), 1);
     assert_int_equal(member(report, "overflows"), 0);
     json_decref(report);
-    json_decref(convert_json(AXONN " ckpt convert mixed --out mixed-fp16 --dtype fp16 --json"));
+    json_decref(json_of(AXONN " ckpt convert mixed --out mixed-fp16 --dtype fp16 --json"));
     assert_rounded("mixed-bf16/model.safetensors", "f64", true, true);
     assert_rounded("mixed-bf16/model.safetensors", "f32", false, true);
     assert_rounded("mixed-fp16/model.safetensors", "f64", true, false);

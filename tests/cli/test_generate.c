@@ -1,8 +1,6 @@
 /* cli: axonn generate — end tokens and prompts. */
 #include "cli/cli_test.h"
 
-#include <jansson.h>
-
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
 #define DRAWN AXONN " generate model --tokens 5,6,7 --seed 1 --max-tokens 8 --json "
 
@@ -18,17 +16,6 @@ static int tear_down(void **state)
 {
     (void)state;
     return chdir("..") || ax_remove_tree("cli-generate") != AX_OK;
-}
-
-static json_t *json_of(const char *command)
-{
-    ax_buf out = {0};
-    int code = shell(command, &out);
-    json_t *object = json_loads(out.data, 0, NULL);
-    if (code || !json_is_object(object))
-        fail_msg("%s: exit code %d, printed:\n%s", command, code, out.data);
-    ax_buf_fini(&out);
-    return object;
 }
 
 static size_t generated(const char *flags, const char *finish)

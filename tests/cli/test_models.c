@@ -23,8 +23,8 @@ static void text_file(const char *path, const char *text)
 
 /* Runs a command that must succeed and print exactly one line of JSON, and returns it. The caller releases
  * it. */
-static json_t *json_of(const char *fmt, ...) AX_PRINTF(1, 2);
-static json_t *json_of(const char *fmt, ...)
+static json_t *json_line(const char *fmt, ...) AX_PRINTF(1, 2);
+static json_t *json_line(const char *fmt, ...)
 {
     char command[4096];
     va_list args;
@@ -78,7 +78,7 @@ static char *ids_of(const json_t *object, char out[512])
 
 static int64_t likeliest(const char *ids)
 {
-    json_t *o = json_of(AXONN " logits run --tokens %s --last --json", ids),
+    json_t *o = json_line(AXONN " logits run --tokens %s --last --json", ids),
            *logits = json_object_get(o, "logits");
     size_t best = 0;
     assert_int_equal(json_array_size(logits), VOCAB);
@@ -94,7 +94,7 @@ static int64_t likeliest(const char *ids)
 static void train_makes_a_run_and_reports_mistakes(void **state)
 {
     (void)state;
-    json_t *o = json_of(AXONN " train small.yaml --json 2>errors");
+    json_t *o = json_line(AXONN " train small.yaml --json 2>errors");
     assert_true(number(o, "step") == 60 && number(o, "loss") < 4.5 && number(o, "tokens") > 0);
     const char *dir = json_string_value(json_object_get(o, "checkpoint"));
     assert_non_null(strstr(dir, "/run/ckpt/step-60"));
@@ -123,7 +123,7 @@ static void train_makes_a_run_and_reports_mistakes(void **state)
     fails(4, "set model.vocab to at least 8192", AXONN " train small.yaml data.train=ten.tok run.dir=from");
     fails(4, "nowhere.yaml", AXONN " train nowhere.yaml");
     /* data.text_key names the member with the text, and data.bad_lines limits bad lines. */
-    o = json_of(
+    o = json_line(
         "{ seq -f '{\"body\": \"line %%.0f\"}' 90; echo '{\"body\": null}'; } >keyed.jsonl; " AXONN
         " train small.yaml data.train=keyed.jsonl data.text_key=body train.steps=1 run.dir=keyed --json "
         "2>errors");
@@ -149,7 +149,7 @@ static void the_seed_determines_the_text(void **state)
     char a[512], b[512], c[512];
     const char *command =
         AXONN " generate run --prompt 'line 1' --max-tokens 9 --ignore-end --json --seed %d";
-    json_t *x = json_of(command, 1), *y = json_of(command, 1), *z = json_of(command, 2);
+    json_t *x = json_line(command, 1), *y = json_line(command, 1), *z = json_line(command, 2);
     assert_string_equal(ids_of(x, a), ids_of(y, b));
     assert_string_not_equal(ids_of(x, a), ids_of(z, c));
     assert_int_equal(json_array_size(json_object_get(x, "tokens")), 9);
@@ -166,7 +166,7 @@ static void greedy_generation_takes_the_largest_logit(void **state)
     (void)state;
     char ids[512] = "66,105,110", more[512];
     json_t *o =
-        json_of(AXONN " generate run --tokens %s --temperature 0 --max-tokens 6 --ignore-end --json", ids);
+        json_line(AXONN " generate run --tokens %s --temperature 0 --max-tokens 6 --ignore-end --json", ids);
     json_t *tokens = json_object_get(o, "tokens");
     assert_int_equal(json_array_size(tokens), 6);
     for (size_t i = 0; i < 6; i++) {
@@ -178,9 +178,9 @@ static void greedy_generation_takes_the_largest_logit(void **state)
     json_decref(o);
     /* --top-k 1 gives the same with every temperature. */
     char a[512], b[512];
-    json_t *k =
-               json_of(AXONN " generate run --tokens 66,105 --top-k 1 --temperature 3 --max-tokens 5 --json"),
-           *g = json_of(AXONN " generate run --tokens 66,105 --temperature 0 --max-tokens 5 --json");
+    json_t *k = json_line(AXONN
+                          " generate run --tokens 66,105 --top-k 1 --temperature 3 --max-tokens 5 --json"),
+           *g = json_line(AXONN " generate run --tokens 66,105 --temperature 0 --max-tokens 5 --json");
     assert_string_equal(ids_of(k, a), ids_of(g, b));
     json_decref(k);
     json_decref(g);
@@ -202,7 +202,7 @@ static void greedy_generation_equals_transformers(void **state)
     for (int i = 0; i < 10; i++)
         snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), "%s%d", i ? "," : "", tokens[i]);
     json_t *o =
-        json_of(AXONN " generate " GOLDEN " --tokens %s --temperature 0 --max-tokens 10 --json", text);
+        json_line(AXONN " generate " GOLDEN " --tokens %s --temperature 0 --max-tokens 10 --json", text);
     assert_string_equal(ids_of(o, got), wanted);
     assert_true(json_is_null(json_object_get(o, "text")));
     json_decref(o);
@@ -222,7 +222,7 @@ static void generation_ends_at_stop_tokens_and_full_context(void **state)
 {
     (void)state;
     char ids[512], command[2048];
-    json_t *o = json_of(AXONN " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --json");
+    json_t *o = json_line(AXONN " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --json");
     int64_t first = json_integer_value(json_array_get(json_object_get(o, "tokens"), 0)), stop = -1;
     size_t at = 0;
     for (size_t i = 1; i < 8 && stop < 0; i++) { /* a token that does not occur earlier */
@@ -231,15 +231,15 @@ static void generation_ends_at_stop_tokens_and_full_context(void **state)
     }
     json_decref(o);
     assert_true(stop >= 0);
-    o = json_of(AXONN
-                " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --stop %lld,299 --json",
-                (long long)stop);
+    o = json_line(AXONN
+                  " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --stop %lld,299 --json",
+                  (long long)stop);
     assert_int_equal(json_array_size(json_object_get(o, "tokens")), at);
     assert_string_equal(json_string_value(json_object_get(o, "finish")), "stop");
     json_decref(o);
     /* The prompt takes 14 of the model's 16 positions. The last generated token is not fed and needs none. */
     snprintf(ids, sizeof ids, "%s", "1,2,3,4,5,6,7,8,9,10,11,12,13,14");
-    o = json_of(AXONN " generate run --tokens %s --max-tokens 50 --ignore-end --json", ids);
+    o = json_line(AXONN " generate run --tokens %s --max-tokens 50 --ignore-end --json", ids);
     assert_true(json_array_size(json_object_get(o, "tokens")) == 2);
     assert_string_equal(json_string_value(json_object_get(o, "finish")), "length");
     json_decref(o);
@@ -262,14 +262,14 @@ static void prompts_are_encoded_as_text(void **state)
     assert_int_equal(strncmp(out.data, "line 1", 6), 0);
     ax_buf_fini(&out);
     json_t *o =
-        json_of(AXONN " generate run --max-tokens 3 --ignore-end --json </dev/null"); /* starts from the
+        json_line(AXONN " generate run --max-tokens 3 --ignore-end --json </dev/null"); /* starts from the
                                                                                          end-of-text token */
     assert_true(number(o, "prompt_tokens") == 1);
     json_decref(o);
     /* At a high temperature most tokens are single bytes (255 of about 290 ids), so the text has incomplete
      * characters. */
-    o = json_of(AXONN
-                " generate run --tokens 1 --temperature 1000 --seed 1 --max-tokens 14 --ignore-end --json");
+    o = json_line(AXONN
+                  " generate run --tokens 1 --temperature 1000 --seed 1 --max-tokens 14 --ignore-end --json");
     assert_contains(json_string_value(json_object_get(o, "text")), "\xef\xbf\xbd");
     json_decref(o);
     fails(2, "give only one of --prompt, --tokens, --chat and --messages",
@@ -298,7 +298,7 @@ static void logits_equal_the_golden_numbers(void **state)
     ax_st_close(&st);
     for (int i = 0; i < T; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? "," : "", tokens[0][i]);
-    json_t *o = json_of(AXONN " logits " GOLDEN " --tokens %s --json", text), *shape, *logits;
+    json_t *o = json_line(AXONN " logits " GOLDEN " --tokens %s --json", text), *shape, *logits;
     shape = json_object_get(o, "shape");
     logits = json_object_get(o, "logits");
     assert_int_equal(json_integer_value(json_array_get(shape, 0)), T);
@@ -310,7 +310,7 @@ static void logits_equal_the_golden_numbers(void **state)
         largest = fmax(largest, fabs(wanted[0][i / V][i % V]));
     }
     assert_true(worst < 1e-4 * largest);
-    json_t *last = json_of(AXONN " logits " GOLDEN " --tokens %s --last --json", text);
+    json_t *last = json_line(AXONN " logits " GOLDEN " --tokens %s --last --json", text);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(last, "shape"), 0)), 1);
     for (size_t i = 0; i < V; i++)
         assert_true(json_equal(json_array_get(json_object_get(last, "logits"), i),
@@ -332,7 +332,7 @@ static void eval_equals_the_evaluation_of_training(void **state)
     ax_buf out = {0};
     assert_int_equal(shell("grep eval_loss run/metrics.jsonl | tail -1", &out), 0);
     json_t *row = json_loads(out.data, 0, NULL);
-    json_t *o = json_of(AXONN " eval run --data valid.txt --batch 2 --json");
+    json_t *o = json_line(AXONN " eval run --data valid.txt --batch 2 --json");
     assert_true(number(o, "loss") == number(row, "eval_loss"));
     assert_true(number(o, "bits_per_byte") == number(row, "bits_per_byte"));
     assert_true(number(o, "targets") == number(row, "targets"));
@@ -340,18 +340,18 @@ static void eval_equals_the_evaluation_of_training(void **state)
     /* The same data tokenized before, with another batch size, and in bf16. */
     assert_int_equal(shell(AXONN " data build --input valid.txt --tokenizer tok --out valid.tok 2>&1", &out),
                      0);
-    json_t *t = json_of(AXONN " eval run --data valid.tok --batch 7 --json");
+    json_t *t = json_line(AXONN " eval run --data valid.tok --batch 7 --json");
     assert_true(fabs(number(t, "loss") - number(o, "loss")) < 1e-6);
     assert_true(number(t, "targets") == number(o, "targets") && number(t, "bytes") == number(o, "bytes"));
     json_decref(t);
-    t = json_of(AXONN " eval run --data valid.tok --precision bf16 --json");
+    t = json_line(AXONN " eval run --data valid.tok --precision bf16 --json");
     assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.05);
     json_decref(t);
-    t = json_of(AXONN " eval run --data valid.tok --precision fp16 --json");
+    t = json_line(AXONN " eval run --data valid.tok --precision fp16 --json");
     assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.01);
     json_decref(t);
     /* With shorter rows attention sees less, but every token except one is still a target once. */
-    t = json_of(AXONN " eval run --data valid.tok --seq-len 4 --json");
+    t = json_line(AXONN " eval run --data valid.tok --seq-len 4 --json");
     assert_true(number(t, "targets") == number(o, "targets") && number(t, "loss") != number(o, "loss"));
     json_decref(t);
     json_decref(o);
@@ -386,10 +386,10 @@ static void eval_reads_the_rows_of_the_run(void **state)
               &out),
         0);
     json_t *row = json_loads(out.data, 0, NULL);
-    json_t *o = json_of(AXONN " eval short --data valid.tok --batch 2 --json 2>errors");
+    json_t *o = json_line(AXONN " eval short --data valid.tok --batch 2 --json 2>errors");
     assert_true(number(o, "loss") == number(row, "eval_loss"));
     assert_int_equal(shell("grep 'rows have 8 tokens, as in the evaluations of the run' errors", &out), 0);
-    json_t *longer = json_of(AXONN " eval short --data valid.tok --batch 2 --seq-len 16 --json");
+    json_t *longer = json_line(AXONN " eval short --data valid.tok --batch 2 --seq-len 16 --json");
     assert_true(number(longer, "loss") != number(row, "eval_loss"));
     json_decref(longer);
     json_decref(o);
@@ -405,13 +405,13 @@ static void eval_reads_all_input_formats(void **state)
     fails(4, "empty.bin is empty: it holds no tokens", ": >empty.bin; " AXONN " eval run --data empty.bin");
     fails(4, "one.bin holds nothing to evaluate on",
           "printf '\\001\\000' >one.bin; " AXONN " eval run --data one.bin");
-    json_t *o = json_of("cat valid.txt | " AXONN " eval run --data /dev/stdin --json"),
-           *same = json_of(AXONN " eval run --data valid.txt --json");
+    json_t *o = json_line("cat valid.txt | " AXONN " eval run --data /dev/stdin --json"),
+           *same = json_line(AXONN " eval run --data valid.txt --json");
     assert_true(json_equal(o, same));
     json_decref(o);
     json_decref(same);
     const char *const lines = "printf '{\"body\":\"line 1\"}\\n{\"body\":null}\\n' >body.jsonl; ";
-    o = json_of("%s" AXONN " eval run --data body.jsonl --text-key body --json", lines);
+    o = json_line("%s" AXONN " eval run --data body.jsonl --text-key body --json", lines);
     assert_int_equal(json_integer_value(json_object_get(o, "bytes")), 6);
     json_decref(o);
     fails(4, "body.jsonl:2: \"body\" is null",

@@ -1,8 +1,6 @@
 /* cli: axonn tok and axonn data. */
 #include "cli/cli_test.h"
 
-#include <jansson.h>
-
 /* Makes a corpus of 40 documents in a directory tree, and trains a tokenizer on it. */
 static int set_up(void **state)
 {
@@ -26,16 +24,6 @@ static int tear_down(void **state)
     return chdir("..") || ax_remove_tree("cli-text") != AX_OK;
 }
 
-static json_t *run_json(const char *command)
-{
-    ax_buf out = {0};
-    assert_int_equal(shell(command, &out), 0);
-    json_t *object = json_loads(out.data, 0, NULL);
-    assert_non_null(object);
-    ax_buf_fini(&out);
-    return object;
-}
-
 static long long number(const json_t *object, const char *key)
 {
     assert_true(json_is_integer(json_object_get(object, key)));
@@ -50,11 +38,11 @@ static void encode_and_decode_are_inverse(void **state)
     assert_int_equal(
         shell("printf 'the cät\\n\\377' | " AXONN " tok encode tok | " AXONN " tok decode tok", &text), 0);
     assert_string_equal(text.data, "the cät\n\377");
-    json_t *object = run_json(AXONN " tok encode tok --json 'the cät<|endoftext|>'");
+    json_t *object = json_of(AXONN " tok encode tok --json 'the cät<|endoftext|>'");
     assert_int_equal(number(object, "count"), json_array_size(json_object_get(object, "ids")));
     assert_int_equal(number(object, "count"), json_array_size(json_object_get(object, "pieces")));
     json_decref(object);
-    object = run_json(AXONN " tok decode tok 0,1,2 --skip-special --json");
+    object = json_of(AXONN " tok decode tok 0,1,2 --skip-special --json");
     assert_int_equal(strlen(json_string_value(json_object_get(object, "text"))), 2);
     json_decref(object);
     assert_int_equal(shell(AXONN " tok decode tok 70000 2>&1", &text), 4);
@@ -71,7 +59,7 @@ static void encode_and_decode_are_inverse(void **state)
 static void check_tokenizer(void **state)
 {
     (void)state;
-    json_t *object = run_json(AXONN " tok check tok --input corpus --include '*.txt' --json");
+    json_t *object = json_of(AXONN " tok check tok --input corpus --include '*.txt' --json");
     assert_int_equal(number(object, "documents"), 40);
     assert_int_equal(number(object, "failed"), 0);
     assert_true(json_real_value(json_object_get(object, "bytes_per_token")) > 1);
@@ -82,14 +70,14 @@ static void build_show_check(void **state)
 {
     (void)state;
     ax_buf out = {0};
-    json_t *built = run_json(AXONN " data build --input corpus --include '*.txt' --tokenizer tok --out a.tok "
-                                   "--valid b.tok --valid-fraction 0.3 --json");
+    json_t *built = json_of(AXONN " data build --input corpus --include '*.txt' --tokenizer tok --out a.tok "
+                                  "--valid b.tok --valid-fraction 0.3 --json");
     json_t *train = json_object_get(built, "train"), *valid = json_object_get(built, "valid");
     assert_int_equal(number(train, "documents") + number(valid, "documents"), 40);
-    json_t *shown = run_json(AXONN " data show a.tok --json");
+    json_t *shown = json_of(AXONN " data show a.tok --json");
     assert_true(json_equal(train, shown));
     json_decref(shown);
-    shown = run_json(AXONN " data show a.tok --document 0 --tokenizer tok --json");
+    shown = json_of(AXONN " data show a.tok --document 0 --tokenizer tok --json");
     assert_contains(json_string_value(json_object_get(shown, "text")), " says: the cat sat on the mat");
     json_decref(shown);
     json_decref(built);

@@ -42,6 +42,8 @@ AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out
  * along world. */
 AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
+/* Returns the rules by which parameters of a model find their arrays in files. */
+ax_ckpt_rules ax_model_ckpt_rules(const ax_model_config *config);
 /* Reads the weights into a parameter set of the same model. If `config` has low-rank updates and `adapter` is
  * NULL, the updates keep their values. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);

@@ -138,7 +138,7 @@ static ax_status read_tokenizer(const char *dir, ax_tokenizer **out)
     return there ? ax_tokenizer_load(dir, out) : AX_OK;
 }
 
-static ax_ckpt_rules rules_of(const ax_model_config *config)
+ax_ckpt_rules ax_model_ckpt_rules(const ax_model_config *config)
 {
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(config->family)};
     rules.ignore = ax_family_ignored(config->family, &rules.ignores);
@@ -156,7 +156,7 @@ static ax_status match_network(ax_ctx *dry, ax_pretrained *m)
     ax_model *network;
     ax_param **params = NULL;
     int n = 0, filled = 0;
-    const ax_ckpt_rules rules = rules_of(&m->config);
+    const ax_ckpt_rules rules = ax_model_ckpt_rules(&m->config);
     AX_TRY(ax_model_create(dry, &m->config, &(ax_model_use){.positions = 1}, &network));
     ax_layer_params(network->root, NULL, 0, &n);
     ax_status status = ax_calloc((size_t)n, sizeof *params, &params);
@@ -308,7 +308,7 @@ void ax_pretrained_close(ax_pretrained *model)
 
 ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set)
 {
-    const ax_ckpt_rules rules = rules_of(&model->config);
+    const ax_ckpt_rules rules = ax_model_ckpt_rules(&model->config);
     AX_TRY(model->weights ? ax_ckpt_read_store(set, model->weights, &rules)
                           : ax_ckpt_read_params(set, model->dir, &rules));
     if (model->adapter)

@@ -294,8 +294,8 @@ ax_status ax_train_restore_position(const ax_train_run *run, ax_train_resume *re
 
 static ax_status load_checkpoint(const ax_train_run *run)
 {
-    ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->inputs.model.family)};
-    rules.ignore = ax_family_ignored(run->inputs.model.family, &rules.ignores);
+    ax_ckpt_rules rules = ax_model_ckpt_rules(&run->inputs.model);
+    rules.frozen = false; /* a checkpoint of an adapter does not hold the frozen parameters */
     AX_TRY(ax_ckpt_load(ax_engine_params(run->state.engine), run->resume.dir,
                         run->plan.options.optim->slot_names, &rules));
     AX_TRY(ax_param_set_refresh(ax_engine_params(run->state.engine)));

@@ -125,6 +125,8 @@ static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, double sca
 static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run *r)
 {
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    if (r->compute == AX_F16) /* gradients of the token table's update overflow with the scale of a new run */
+        ax_engine_loss_scale(engine)->scale = 1 << 12;
     for (int i = 0; i < r->steps; i++) {
         ax_step_result result;
         ax_hyper h = {

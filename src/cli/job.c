@@ -144,7 +144,7 @@ typedef struct watch {
     double looked; /* time of the last search for live ranks */
     double cost;   /* seconds that it took */
     pid_t rank;    /* a rank that was alive then; 0: none was found yet */
-    bool begun;    /* a rank was found */
+    bool begun;    /* a rank was found, or has written so */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -192,6 +192,7 @@ static bool ranks_ended(watch *w)
     }
     /* A zombie alone does not set w->begun: a launcher may run a helper, and wait for it, before the ranks.
      */
+    w->begun = w->begun || note->begun;
     return w->begun || cli_job_has_zombie(w->pid);
 }
 
@@ -324,8 +325,9 @@ ax_status cli_job_run(cli_job *job)
     pid_t guard = start_guard(job, pid, &alive);
     watch_launcher(&(watch){.job = job, .output = &output, .pid = pid}, note_fd);
     end_orphans();
-    cli_output_finish(&output, ORPHAN_SECONDS, &came_again);
+    cli_output_finish(&output, ORPHAN_SECONDS, &came);
     job->lost = cli_output_error(&output);
+    job->signal = came;
     end_guard(guard, alive);
     if (note_fd >= 0)
         close(note_fd);

@@ -15,8 +15,9 @@ typedef struct cli_note {
     /* Written by rank 0 when it has joined the world, and when it ends. */
     int64_t pid;         /* pid of rank 0; 0: rank 0 has not joined yet */
     int32_t ended, code; /* `ended`: whether rank 0 has ended; `code`: its exit code */
-    /* `heard` is set to 1 by any rank that has received a signal. */
-    int32_t heard, unused;
+    /* `heard` is set to 1 by any rank that has received a signal, `begun` by each rank as it starts: ranks
+     * may end before the process that started them has looked for them. */
+    int32_t heard, begun;
 } cli_note;
 
 typedef struct cli_job {

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -15,15 +16,18 @@
 
 struct cli_output_shared {
     atomic_int state; /* cli_output_state */
-    atomic_int error; /* errno of the write that failed, or 0 */
+    atomic_int error; /* errno of the write that failed; EINTR or EIO if the process was ended; or 0 */
 };
 
-/* Writes all n bytes. Returns false, with errno, if that fails. */
+/* Writes all n bytes. Returns false, with errno, if that fails. Waits for room if another program has made
+ * standard output non-blocking, as some make the pipes that they share. */
 static bool write_all(const char *data, ssize_t n)
 {
     while (n > 0) {
         ssize_t done = write(STDOUT_FILENO, data, (size_t)n);
-        if (done < 0 && errno != EINTR)
+        if (done < 0 && errno == EAGAIN)
+            poll(&(struct pollfd){.fd = STDOUT_FILENO, .events = POLLOUT}, 1, -1);
+        else if (done < 0 && errno != EINTR)
             return false;
         data += ax_max(done, 0);
         n -= ax_max(done, 0);
@@ -31,24 +35,24 @@ static bool write_all(const char *data, ssize_t n)
     return true;
 }
 
+/* Copies until the other end is closed. What cannot be written is read nevertheless: a launcher that cannot
+ * write ends the job, or itself, with messages of its own. */
 static _Noreturn void copy(struct cli_output_shared *shared, int from)
 {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
     char data[1 << 14];
-    bool good = true;
     for (size_t i = 0; i < AX_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
     prctl(PR_SET_NAME, "axonn-output");
-    while (good) {
+    for (;;) {
         atomic_store(&shared->state, CLI_OUTPUT_WAITS);
         ssize_t n = read(from, data, sizeof data);
         if (n == 0 || (n < 0 && errno != EINTR))
             break;
         atomic_store(&shared->state, CLI_OUTPUT_WRITES);
-        good = write_all(data, n);
+        if (!atomic_load(&shared->error) && !write_all(data, n))
+            atomic_store(&shared->error, errno);
     }
-    if (!good)
-        atomic_store(&shared->error, errno);
     atomic_store(&shared->state, CLI_OUTPUT_ENDED);
     _exit(0);
 }
@@ -95,14 +99,17 @@ void cli_output_finish(cli_output *out, double seconds, const volatile int *stop
         return;
     cli_output_close_end(out);
     double last = ax_now();
-    int state = atomic_load(&out->shared->state);
-    while (state != CLI_OUTPUT_ENDED && !*stop && ax_now() - last <= seconds) {
+    pid_t ended; /* -1: it was waited for elsewhere */
+    while (!(ended = waitpid(out->pid, NULL, WNOHANG)) && ax_now() - last <= seconds) {
         usleep(2000);
-        state = atomic_load(&out->shared->state);
-        if (state == CLI_OUTPUT_WRITES)
+        if (atomic_load(&out->shared->state) == CLI_OUTPUT_WRITES && !*stop)
             last = ax_now();
     }
-    if (state != CLI_OUTPUT_ENDED)
+    if (!ended) {
         kill(out->pid, SIGKILL);
-    waitpid(out->pid, NULL, 0);
+        waitpid(out->pid, NULL, 0);
+    }
+    int none = 0;
+    if (atomic_load(&out->shared->state) != CLI_OUTPUT_ENDED && (ended || *stop))
+        atomic_compare_exchange_strong(&out->shared->error, &none, ended ? EIO : EINTR);
 }

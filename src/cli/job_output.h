@@ -23,8 +23,9 @@ void cli_output_close_end(cli_output *out);
 /* Returns the error number of a failed write; 0: none has failed. */
 int cli_output_error(const cli_output *out);
 /* Waits until all output is written, as long as the process writes. Gives up once it has only waited for
- * `seconds` seconds, because some process that does not end has the descriptor, or if *stop becomes nonzero.
- */
+ * `seconds` seconds, because some process that does not end has the descriptor; also `seconds` seconds after
+ * *stop became nonzero, because a reader may read no more (the error is then EINTR); and if something has
+ * killed the process (EIO). */
 void cli_output_finish(cli_output *out, double seconds, const volatile int *stop);
 
 #endif

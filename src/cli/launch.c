@@ -236,7 +236,7 @@ static bool ended_by_signal(const cli_job *job)
     if (!job->signal)
         return false;
     if (!job->stop)
-        return !note->ended || note->code || job->status;
+        return !note->ended || note->code || job->status || job->lost == EINTR;
     return !note->ended && (!note->heard || job->unheard || job->at_once);
 }
 

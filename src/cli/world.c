@@ -34,6 +34,14 @@ void cli_ranks_print_error(void) { error_printer = NOT_THIS_RANK; }
 static int starter =
     -1; /* file descriptor of the note (cli_note) of the process that started this rank; -1: none */
 
+/* Sets a member of the note that any rank may set, that at `offset`, to 1. Async-signal-safe. */
+static void set_note(size_t offset)
+{
+    static const int32_t yes = 1;
+    if (starter >= 0 && pwrite(starter, &yes, sizeof yes, (off_t)offset) < 0)
+        starter = -1; /* the note cannot be written: do not try again */
+}
+
 /* Opens the note (cli_note, memory of the process that started this rank) only if CLI_NOTE is the path of a
  * memfd with the name CLI_NOTE_NAME: on another host the same path may lead to another file. */
 void cli_starter_find(void)
@@ -43,14 +51,10 @@ void cli_starter_find(void)
     if (path && readlink(path, target, sizeof target - 1) > 0 &&
         !strncmp(target, "/memfd:" CLI_NOTE_NAME " ", strlen("/memfd:" CLI_NOTE_NAME " ")))
         starter = open(path, O_WRONLY | O_CLOEXEC);
+    set_note(offsetof(cli_note, begun));
 }
 
-void cli_starter_note_signal(void)
-{
-    static const int32_t yes = 1;
-    if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
-        starter = -1; /* the note cannot be written: do not try again */
-}
+void cli_starter_note_signal(void) { set_note(offsetof(cli_note, heard)); }
 
 /* Writes the part of the note that is rank 0's. Async-signal-safe. */
 static void leave_note(bool ended, int code)

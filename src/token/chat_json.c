@@ -341,6 +341,7 @@ static ax_status check_call(const json_t *call)
              AX_ERR_DATA,
              "must be an object with \"function\", which has a string \"name\" and \"arguments\" (an "
              "object or a string)");
+    AX_TRY(chat_check_numbers(arguments, "\"arguments\""));
     return check_members(function, names, 2);
 }
 
@@ -442,7 +443,7 @@ static ax_status read_tools(const reader *r)
         AX_CHECK(json_is_object(tool), AX_ERR_DATA, "element %zu of \"tools\" is %s, not an object", i + 1,
                  tok_json_kind(tool));
     }
-    return AX_OK;
+    return chat_check_numbers(r->turns->tools, "\"tools\"");
 }
 
 /* Appends the earlier turns that "history" has beside a question: a list of pairs [question, answer]. */

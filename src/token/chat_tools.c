@@ -121,6 +121,37 @@ ax_status chat_put_json(const json_t *value, int indent, ax_buf *out)
     return put_value(value, indent, 0, out);
 }
 
+/* Returns true if the value has a real from 2^63 to 2^64 or the negative of one. These are as a rule unsigned
+ * integers of 64 bits, such as hashes, which ax_json_parse reads as reals because Jansson's are signed. */
+static bool has_unsigned(const json_t *value)
+{
+    const char *name;
+    json_t *member;
+    const json_t *element;
+    size_t i;
+    json_object_foreach((json_t *)value, name, member)
+    {
+        if (has_unsigned(member))
+            return true;
+    }
+    json_array_foreach(value, i, element)
+    {
+        if (has_unsigned(element))
+            return true;
+    }
+    const double size = json_is_real(value) ? fabs(json_real_value(value)) : 0;
+    return size >= 0x1p63 && size <= 0x1p64;
+}
+
+ax_status chat_check_numbers(const json_t *value, const char *what)
+{
+    AX_CHECK(!has_unsigned(value), AX_ERR_DATA,
+             "%s: a number does not fit into 64 bits with a sign, and would be written with other digits: "
+             "write it as a string",
+             what);
+    return AX_OK;
+}
+
 /* Appends a JSON value, none of whose tokens are special, as a part. */
 static ax_status put_json(const json_t *value, int indent, int kind, ax_chat_text *out)
 {

@@ -43,6 +43,11 @@ static void refused_records(void **state)
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': {'f': 1}}",
          "\"tools\" is an object, not a list of objects"},
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': '[{]'}", "\"tools\":1:3: not valid JSON"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': [{'enum': [18446744073709551615]}]}",
+         "\"tools\": a number does not fit into 64 bits"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
+         "'tool_calls': [{'name': 'f', 'arguments': {'a': [{'b': -9223372036854776000}]}}]}]}",
+         "turn 2: element 1 of \"tool_calls\": \"arguments\": a number does not fit into 64 bits"},
         {"{'prompt': 'a', 'completion': 'b', 'tools': [{'name': 'f'}]}",
          "\"tools\" stands beside the strings"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "

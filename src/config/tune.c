@@ -23,8 +23,8 @@ void config_check_tune(ax_config *c)
                         "lora trains updates of an existing model: give that model as model.from");
 }
 
-/* Returns true if a word of the key tune.targets stands for the matrix: "all" (the matrices of blocks), its
- * name, or the name of its module in the family's files, as in PEFT. */
+/* Returns true if a word of the key tune.targets stands for the matrix: "all" (the matrices of blocks; PEFT's
+ * word is "all-linear"), its name, or the name of its module in the family's files, as in PEFT. */
 static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
 {
     int64_t out, in;
@@ -32,7 +32,8 @@ static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *wor
     if (!ax_model_config_matrix(m, matrix, &out, &in))
         return false;
     ax_family_module(m->family, matrix, module);
-    return (!strcmp(word, "all") && matrix < AX_MATRIX_OF_BLOCK) || !strcmp(word, ax_matrix_name(matrix)) ||
+    bool all = !strcmp(word, "all") || !strcmp(word, "all-linear");
+    return (all && matrix < AX_MATRIX_OF_BLOCK) || !strcmp(word, ax_matrix_name(matrix)) ||
            ax_module_matches(module, word);
 }
 
@@ -76,7 +77,8 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
             found |= meant;
         }
         if (!found)
-            ax_option_error(c->set, "tune.targets", "models of family %s have no matrix \"%s\"; they have %s",
+            ax_option_error(c->set, "tune.targets",
+                            "models of family %s have no matrix \"%s\"; they have %s",
                             ax_model_config_family(m), words->items[i], list_matrices(m, list));
     }
 }
@@ -120,8 +122,9 @@ static void choose_blocks(ax_config *c, int64_t blocks, bool used, char *chosen)
         else if (!mark_blocks(c->tune.layers.items[i], blocks, chosen))
             ax_option_error(c->set, "tune.layers",
                             "\"%s\" is no block of this model, whose blocks are 0 to %lld, and no range of "
-                            "them such as 0-%lld",
-                            c->tune.layers.items[i], (long long)blocks - 1, (long long)blocks - 1);
+                            "them such as 0-%lld; a list is written [0, %lld]",
+                            c->tune.layers.items[i], (long long)blocks - 1, (long long)blocks - 1,
+                            (long long)blocks - 1);
 }
 
 /* Gives the chosen matrices an update in the chosen blocks. `updates` has room for one update per block. */

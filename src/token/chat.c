@@ -129,6 +129,8 @@ static ax_status choose_own(ax_chat *chat)
         AX_TRY(check_tokens(chat->tok, t, &fits));
         if (fits)
             AX_TRY(is_printed(chat, t, &same));
+        if (!fits && known && !strcmp(known->name, t->name))
+            chat->lacking = t;
         if (!same && fits && known && !strcmp(known->name, t->name))
             chat->odd = find_odd(chat->tok, t);
         if (same || (fits && known && !strcmp(known->name, t->name) && !chat->odd))
@@ -163,10 +165,29 @@ static ax_status choose(ax_chat *chat)
     return ax_tokenizer_chat_template(chat->tok) ? choose_own(chat) : choose_by_tokens(chat);
 }
 
+/* Fails because the tokenizer lacks tokens of the template that its own chat_template is. */
+static ax_status refuse_lacking(const ax_chat *chat)
+{
+    ax_buf list = {0};
+    int missing;
+    ax_status status = list_missing(chat->tok, chat->lacking, &list, &missing);
+    if (status == AX_OK)
+        status =
+            ax_fail(AX_ERR_USAGE,
+                    "the tokenizer's own chat_template is that of template %s, but the tokenizer lacks %s: "
+                    "add what is missing to its special tokens, or name another template with --template "
+                    "or data.template",
+                    chat->lacking->name, list.data);
+    ax_buf_fini(&list);
+    return status;
+}
+
 /* Fails if there is no template. */
 static ax_status need_template(const ax_chat *chat)
 {
     const chat_template *t = chat->similar;
+    if (!chat->template && chat->lacking)
+        return refuse_lacking(chat);
     AX_CHECK(
         !chat->odd, AX_ERR_USAGE,
         "the tokenizer's own chat_template writes its %s, which is another one than in the models that have "

@@ -97,6 +97,8 @@ struct ax_chat {
     const char *origin;
     const char *odd; /* the tokenizer's own text is known, but this one of its tokens is another than that of
                         the models that have the text; or NULL */
+    const chat_template *lacking; /* template NULL: the tokenizer's own template is known to be this one, but
+                                     the tokenizer lacks tokens that it needs; or NULL */
     const chat_template *similar; /* template NULL: the one whose marks the tokenizer's own template has, or
                                      NULL */
 };

@@ -143,10 +143,11 @@ static void log_dropout(const ax_train_run *run)
 {
     const ax_model_dropout *d = &run->inputs.model.dropout;
     if (d->embd > 0 || d->resid > 0 || d->attn > 0)
-        ax_log(AX_LOG_INFO, "dropout: %g of embeddings, %g of residual branches, %g of attention", d->embd,
+        ax_log(AX_LOG_INFO,
+               "dropout of the model: %g of embeddings, %g of residual branches, %g of attention", d->embd,
                d->resid, d->attn);
     else
-        ax_log(AX_LOG_INFO, "dropout: none");
+        ax_log(AX_LOG_INFO, "dropout of the model: none");
 }
 
 /* Appends the matrices that have updates, such as "q, v in each block, head". */

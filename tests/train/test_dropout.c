@@ -37,10 +37,11 @@ static void expect_rates(const char *keys, double embd, double resid, double att
     static const char *const names[] = {"embd_pdrop", "resid_pdrop", "attn_pdrop"};
     const double expected[] = {embd, resid, attn};
     char said[128];
-    snprintf(said, sizeof said, "dropout: %g of embeddings, %g of residual branches, %g of attention", embd,
-             resid, attn);
+    snprintf(said, sizeof said,
+             "dropout of the model: %g of embeddings, %g of residual branches, %g of attention", embd, resid,
+             attn);
     sh("rm -rf run");
-    run_expect(0, embd + resid + attn > 0 ? said : "dropout: none", KEYS "%s", keys);
+    run_expect(0, embd + resid + attn > 0 ? said : "dropout of the model: none", KEYS "%s", keys);
     for (size_t i = 0; i < AX_COUNT(names); i++)
         if (rate_in("run/ckpt/step-2/config.json", names[i]) != expected[i])
             fail_msg("%s is saved as %g with %s", names[i], rate_in("run/ckpt/step-2/config.json", names[i]),

@@ -6,14 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Replaces an empty list by the word "all", for which it stands: so PEFT reads layers_to_transform, and so
+ * earlier versions wrote tune.targets to a run's config.yaml. */
+static void take_empty_for_all(ax_config *c, const char *key, const ax_strings *list)
+{
+    if (!list->count && ax_option_ok(c->set, key) &&
+        ax_option_assign(c->set, key, "all", "default") != AX_OK)
+        ax_option_error(c->set, key, "%s", ax_error_message());
+}
+
 void config_check_tune(ax_config *c)
 {
     static const char *const of_lora[] = {
         "tune.rank", "tune.alpha", "tune.targets", "tune.layers", "tune.rslora", "tune.dropout", NULL};
-    /* Earlier versions wrote an empty list, which stands for all, to a run's config.yaml. */
-    if (!c->tune.targets.count && ax_option_ok(c->set, "tune.targets") &&
-        ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
-        ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
+    take_empty_for_all(c, "tune.targets", &c->tune.targets);
+    take_empty_for_all(c, "tune.layers", &c->tune.layers);
     if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
         config_check_unused(c, of_lora,
                             "has an effect only with tune.method: lora: set that, or leave this key out");

@@ -161,7 +161,7 @@ typedef struct ax_adapter {
     char *base;     /* base_model_name_or_path: a directory, or a name by which another program knows the base
                        model; owned by this struct */
     double alpha;   /* lora_alpha; alpha_pattern may name another for a module */
-    double dropout; /* lora_dropout, as it is in the file; 0 if it is no number */
+    double dropout; /* lora_dropout, as it is in the file; 0 if it has none */
     int64_t rank;   /* rank of the updates (r); rank_pattern may name another for a module */
     bool root;      /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json; /* the whole adapter_config.json; owned by this struct */

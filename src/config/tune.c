@@ -10,8 +10,7 @@
  * earlier versions wrote tune.targets to a run's config.yaml. */
 static void take_empty_for_all(ax_config *c, const char *key, const ax_strings *list)
 {
-    if (!list->count && ax_option_ok(c->set, key) &&
-        ax_option_assign(c->set, key, "all", "default") != AX_OK)
+    if (!list->count && ax_option_ok(c->set, key) && ax_option_assign(c->set, key, "all", "default") != AX_OK)
         ax_option_error(c->set, key, "%s", ax_error_message());
 }
 
@@ -282,6 +281,12 @@ static void take_numbers(ax_config *c, const ax_adapter *adapter)
     if (ax_config_given(c, "tune.rslora") && c->tune.rslora != adapter->root)
         ax_option_error(c->set, "tune.rslora",
                         "must be %s, as in the adapter in model.from; leave the key out", rslora);
+    if (!(adapter->alpha > 0)) /* the run's config.yaml could not be given */
+        ax_option_error(c->set, "model.from",
+                        "the adapter %s has lora_alpha %g, but only updates with one above 0 are trained: "
+                        "merge it with its base (axonn ckpt convert %s --out DIR), set model.from to DIR, "
+                        "and train a new adapter",
+                        c->model.from, adapter->alpha, c->model.from);
     c->tune.rank = adapter->rank;
     c->tune.alpha = adapter->alpha;
     c->tune.rslora = adapter->root;

@@ -42,6 +42,7 @@ static const member members[] = {
     {"base_model_name_or_path", TEXT | NONE, NULL, "must be the directory of the adapter's base"},
     {"r", NUMBER, NULL, "must be a number"},
     {"lora_alpha", NUMBER, NULL, "must be a number"},
+    {"lora_dropout", NUMBER | NONE, NULL, "must be a number"},
     {"use_rslora", FLAG, NULL, "must be true or false"},
     {"ensure_weight_tying", FLAG, NULL, "must be true or false"},
     {"target_modules", TEXT | LIST | NONE, NULL, "must be a list of modules or a regular expression"},
@@ -60,7 +61,6 @@ static const member members[] = {
     {"revision", ANY, NULL, NULL},
     {"peft_version", ANY, NULL, NULL},
     {"inference_mode", ANY, NULL, NULL},
-    {"lora_dropout", ANY, NULL, NULL},
     {"fan_in_fan_out", ANY, NULL, NULL}, /* PEFT corrects it to what the module has */
     {"merge_weights", ANY, NULL, NULL},  /* of the first versions of PEFT */
     {"megatron_core", ANY, NULL, NULL},  /* the settings of init_lora_weights and use_qalora */

@@ -35,6 +35,24 @@ json_t *ax_train_paths(const ax_train_run *run)
     return paths;
 }
 
+/* The name in state.json of the scales of an adapter's modules that differ from its usual one. It is no key
+ * of the configuration. */
+static const char alphas_name[] = "alpha_pattern of the adapter";
+
+/* Returns the member alpha_pattern of the adapter that the run writes, or NULL if memory is lacking. */
+static json_t *alphas_of(const ax_train_run *run)
+{
+    ax_buf text = {0};
+    json_t *adapter = NULL, *alphas;
+    ax_status status = ax_adapter_print(&run->inputs.model, "", &text);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, text.data, text.size, 0, &adapter);
+    alphas = status == AX_OK ? json_incref(json_object_get(adapter, "alpha_pattern")) : NULL;
+    json_decref(adapter);
+    ax_buf_fini(&text);
+    return alphas;
+}
+
 /* Returns the values of the keys tune.* that must stay the same in a resumed run. If the run trains low-rank
  * updates, its base model must stay the same too. */
 static json_t *tune_of(const ax_train_run *run)
@@ -53,7 +71,8 @@ static json_t *tune_of(const ax_train_run *run)
                              c->tune.rslora, "tune.targets", targets, "model.from", base);
     ax_buf blocks = {0};
     bool failed = ax_model_config_print_blocks(&run->inputs.model, &blocks) != AX_OK ||
-                  json_object_set_new(tune, "tune.layers", json_string(blocks.data));
+                  json_object_set_new(tune, "tune.layers", json_string(blocks.data)) ||
+                  json_object_set_new(tune, alphas_name, alphas_of(run));
     ax_buf_fini(&blocks);
     if (failed)
         json_decref(tune);
@@ -167,7 +186,7 @@ static void split_dropout(const json_t *state)
 /* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
  * all weights, or updates with the usual scale and no dropout, on full rows of consecutive tokens, without
  * goldfish loss, on texts without special tokens. */
-static void add_new_keys(const json_t *state)
+static void add_new_keys(const ax_train_run *run, const json_t *state)
 {
     static const char *const keys[] = {"data.pack",          "data.long",
                                        "data.goldfish.k",    "data.goldfish.window",
@@ -184,6 +203,8 @@ static void add_new_keys(const json_t *state)
         json_object_set_new(saved, "tune.rslora", json_false());
     if (saved && json_object_get(saved, "tune.targets") && !json_object_get(saved, "tune.layers"))
         json_object_set_new(saved, "tune.layers", json_string("all"));
+    if (saved && !json_object_get(saved, alphas_name) && run->config->tune.method == AX_CONFIG_LORA)
+        json_object_set_new(saved, alphas_name, alphas_of(run)); /* was not written, and is taken as it is */
     if (settings && !json_object_get(settings, "data.bos"))
         json_object_set_new(settings, "data.bos", json_false());
     if (settings && !json_object_get(settings, "tune.dropout"))
@@ -194,7 +215,7 @@ void ax_train_convert_state(const ax_train_run *run, json_t *state)
 {
     fill_unknown_checksums(run, state);
     split_dropout(state);
-    add_new_keys(state);
+    add_new_keys(run, state);
 }
 
 ax_data_packing ax_train_saved_packing(const json_t *state)

@@ -115,7 +115,8 @@ static void a_checkpoint_is_an_adapter_and_resumes(void **state)
        "sed -i 's,/base\",/moved\",' run/ckpt/step-6/adapter_config.json && grep -q /moved "
        "run/ckpt/step-6/*.json");
     assert_true(gap("run/ckpt/step-6", "kept") == 0);
-    run_expect(0, "run/ckpt/step-6 after step 6", LORA_KEYS "train.steps=7 tune.targets=[] tune.layers=[]"); /* all */
+    run_expect(0, "run/ckpt/step-6 after step 6",
+               LORA_KEYS "train.steps=7 tune.targets=[] tune.layers=[]"); /* all */
 }
 
 /* Every grid writes the same adapter up to rounding, also with ZeRO and with rounded weights. */
@@ -344,6 +345,28 @@ static void keys_that_contradict_the_adapter_are_refused(void **state)
          "patterns is an adapter: set tune.method to lora to train it further. To train all weights, merge"}};
     for (size_t i = 0; i < AX_COUNT(cases); i++)
         run_expect(AX_ERR_USAGE, cases[i].part, "%s %s", from, cases[i].keys);
+    sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given && "
+       "sed -i 's/\"lora_alpha\": .*,/\"lora_alpha\": -3,/; s,\": \"../..,\": \"" GOLDEN ",' "
+       "given/adapter_config.json");
+    run_expect(AX_ERR_USAGE, "given has lora_alpha -3, but only updates with one above 0 are trained",
+               OTHER_KEYS
+               "data.train=from.tok model.seq_len=16 run.dir=new model.from=given tune.method=lora");
+}
+
+/* A run that goes on from an adapter reads the adapter's scales again when it is resumed. Other ones than
+ * before are refused. */
+static void a_resumed_run_keeps_the_scales_of_its_adapter(void **state)
+{
+    (void)state;
+    static const char keys[] =
+        OTHER_KEYS "data.train=from.tok model.seq_len=16 tune.method=lora run.dir=more model.from=given ";
+    sh("rm -rf more given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given && "
+       "sed -i 's,\": \"../..,\": \"" GOLDEN ",' given/adapter_config.json");
+    run_expect(0, NULL, "%s train.steps=1", keys);
+    sh("sed -i 's/\"alpha_pattern\": {}/\"alpha_pattern\": {\"c_fc\": 30}/' given/adapter_config.json && "
+       "grep -q c_fc.*30 given/adapter_config.json");
+    run_expect(AX_ERR_USAGE, "alpha_pattern of the adapter was {} and is now {\"mlp.c_fc\":30}",
+               "%s train.steps=2", keys);
 }
 
 /* ---- what is refused ----------------------------------------------------------------------------- */
@@ -563,6 +586,7 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
+    expect_config("lora_dropout: \"0.5\": must be a number", ", \"lora_dropout\": \"0.5\"");
     /* PEFT would replace the base's table by the copy in the adapter, here that of another base. */
     sh("rm -rf given shifted && cp -r " GOLDEN
        "lora/blocks given && cp -r wide shifted && chmod -R u+w given && "
@@ -662,6 +686,7 @@ int main(void)
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
                                        cmocka_unit_test(training_starts_from_an_adapter),
                                        cmocka_unit_test(keys_that_contradict_the_adapter_are_refused),
+                                       cmocka_unit_test(a_resumed_run_keeps_the_scales_of_its_adapter),
                                        cmocka_unit_test(targets_have_the_names_of_peft),
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),

@@ -35,6 +35,17 @@ json_t *ax_train_paths(const ax_train_run *run)
     return paths;
 }
 
+/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
+static ax_status model_facts(const ax_model_config *model, json_t **out)
+{
+    ax_buf text = {0};
+    ax_status status = ax_model_config_identity(model, &text);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, text.data, text.size, 0, out);
+    ax_buf_fini(&text);
+    return status;
+}
+
 /* The name in state.json of the scales of an adapter's modules that differ from its usual one. It is no key
  * of the configuration. */
 static const char alphas_name[] = "alpha_pattern of the adapter";
@@ -77,6 +88,15 @@ static json_t *tune_of(const ax_train_run *run)
     if (failed)
         json_decref(tune);
     return failed ? NULL : tune;
+}
+
+/* Adds the values that identify the base of the adapter that the run trains, as the member `base`: an
+ * adapter's checkpoint has no config.json. */
+static bool add_base_facts(const ax_train_run *run, json_t *identity)
+{
+    json_t *facts;
+    return run->config->tune.method == AX_CONFIG_FULL || (model_facts(&run->inputs.model, &facts) == AX_OK &&
+                                                          !json_object_set_new(identity, "base", facts));
 }
 
 /* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
@@ -129,7 +149,7 @@ json_t *ax_train_identity(const ax_train_run *run)
         ax_train_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
         "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
     bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
-                  json_object_update(identity, tune);
+                  json_object_update(identity, tune) || !add_base_facts(run, identity);
     json_decref(goldfish);
     json_decref(tune);
     if (failed)
@@ -345,25 +365,17 @@ static ax_status report_changes(const ax_train_run *run, const json_t *state, js
     return AX_OK;
 }
 
-/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
-static ax_status model_facts(const ax_model_config *model, json_t **out)
-{
-    ax_buf text = {0};
-    ax_status status = ax_model_config_identity(model, &text);
-    if (status == AX_OK)
-        status = ax_json_parse(NULL, text.data, text.size, 0, out);
-    ax_buf_fini(&text);
-    return status;
-}
-
-/* Sets *out to the values that identify the model of the checkpoint. Reads them from the checkpoint's
- * config.json, because state.json does not have them, and every checkpoint that is not an adapter has a
- * config.json. */
-static ax_status saved_model_facts(const ax_train_run *run, json_t **out)
+/* Sets *out to the values that identify the model of the checkpoint. Those of an adapter's base are in the
+ * description of the run, `saved_run`. Those of another model are read from the checkpoint's config.json,
+ * because state.json does not have them, and every checkpoint that is not an adapter has a config.json. */
+static ax_status saved_model_facts(const ax_train_run *run, const json_t *saved_run, json_t **out)
 {
     char *path, *text = NULL;
     size_t size;
     ax_model_config saved = {0};
+    *out = json_deep_copy(json_object_get(saved_run, "base"));
+    if (*out)
+        return AX_OK;
     AX_TRY(ax_path_join(run->resume.dir, "config.json", &path));
     ax_status status = ax_file_read(path, &text, &size);
     if (status == AX_OK)
@@ -382,7 +394,7 @@ static ax_status add_model_facts(const ax_train_run *run, json_t *before, json_t
 {
     json_t *saved = NULL, *model = NULL, *value;
     const char *key;
-    ax_status status = saved_model_facts(run, &saved);
+    ax_status status = saved_model_facts(run, before, &saved);
     if (status == AX_OK)
         status = model_facts(&run->inputs.model, &model);
     int failed = status == AX_OK ? json_object_update(before, saved) : 0;
@@ -428,9 +440,10 @@ ax_status ax_train_check_same(const ax_train_run *run, const json_t *state)
              "train.resume to another checkpoint",
              run->resume.dir);
     json_t *identity = ax_train_identity(run);
-    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base model's
-     * weights instead (tune_of). */
-    bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
+    json_object_del(identity, "base"); /* its members are compared one by one */
+    /* Earlier versions identified the base of an adapter by the checksum of its weights only (tune_of). */
+    const bool full = run->config->tune.method == AX_CONFIG_FULL;
+    bool models = (tuned(saved) == AX_CONFIG_FULL) == full && (full || json_object_get(saved, "base"));
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
     if (status == AX_OK)
         status = report_changes(run, state, identity, true, &refused);

@@ -369,6 +369,17 @@ static void a_resumed_run_keeps_the_scales_of_its_adapter(void **state)
                "%s train.steps=2", keys);
 }
 
+/* The weights of the base are not all of it: its config.json must stay the same, too. */
+static void a_resumed_run_keeps_the_configuration_of_its_base(void **state)
+{
+    (void)state;
+    static const char keys[] = TUNE_KEYS "model.from=other run.dir=more ";
+    sh("rm -rf more other && cp -r wide other");
+    run_expect(0, NULL, "%s train.steps=1", keys);
+    sh("sed -i 's/\"rms_norm_eps\": [^,]*/\"rms_norm_eps\": 0.5/' other/config.json");
+    run_expect(AX_ERR_USAGE, "model.norm_eps was", "%s train.steps=2", keys);
+}
+
 /* ---- what is refused ----------------------------------------------------------------------------- */
 
 static void refuse(const char *part, const char *keys)
@@ -687,6 +698,7 @@ int main(void)
                                        cmocka_unit_test(training_starts_from_an_adapter),
                                        cmocka_unit_test(keys_that_contradict_the_adapter_are_refused),
                                        cmocka_unit_test(a_resumed_run_keeps_the_scales_of_its_adapter),
+                                       cmocka_unit_test(a_resumed_run_keeps_the_configuration_of_its_base),
                                        cmocka_unit_test(targets_have_the_names_of_peft),
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),

@@ -83,8 +83,7 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
             found |= meant;
         }
         if (!found)
-            ax_option_error(c->set, "tune.targets",
-                            "models of family %s have no matrix \"%s\"; they have %s",
+            ax_option_error(c->set, "tune.targets", "models of family %s have no matrix \"%s\"; they have %s",
                             ax_model_config_family(m), words->items[i], list_matrices(m, list));
     }
 }

@@ -27,6 +27,7 @@ const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
     {0x588e6e4c9418a799, "chatml", OWN " (ChatML, of unsloth)", false},
     {0xda206a9e46a4ac01, "chatml", OWN " (Yi)", false},
     {0x4c6e807ee5fe9f4a, "chatml", OWN " (ChatML)", false},
+    {0xa04f41d813a07b13, "chatml", OWN " (ChatML, with line ends in its strings)", false},
     {0x1c6f67d8dde0613a, "chatml", OWN, false},
     {0xa5d004210ebce758, "mistral-v0", OWN " (Mixtral 8x7B and Mistral 7B Instruct v0.2, at first)", false},
     {0xf89cfc57f651ff3d, "mistral-v1", OWN " (Mistral Instruct, tokenizer v1)", false},

@@ -145,7 +145,7 @@ typedef struct chat_own {
     const char *origin; /* a phrase as ax_chat_origin returns it */
     bool tools;         /* the text writes tools, as the template does */
 } chat_own;
-enum { CHAT_OWN_TEXTS = 24 };
+enum { CHAT_OWN_TEXTS = 25 };
 extern const chat_own chat_own_texts[CHAT_OWN_TEXTS];
 
 /* Returns what is known of a Jinja text, or NULL if it is not known. */

@@ -20,7 +20,7 @@ KNOWN = {
     "llama3.1": ["trl/llama3_1.jinja"],
     "qwen2.5": ["trl/qwen2_5.jinja", "trl/qwen2_5_training.jinja"],
     "chatml": ["trl/qwen3_instruct_2507.jinja", "trl/qwen3_instruct_2507_training.jinja", "unsloth/chatml_template",
-               "unsloth/yi_chat_template", "model/chatml", "axonn/chatml"],
+               "unsloth/yi_chat_template", "model/chatml", "model/chatml-newlines", "axonn/chatml"],
     "mistral-v0": ["model/mixtral-8x7b-instruct-v0.1"],
     "mistral-v1": ["model/mistral-v1"],
     "mistral-v3": ["model/mistral-v3", "model/mistral-7b-instruct-v0.3"],
@@ -31,7 +31,7 @@ KNOWN = {
 }
 # Qwen3's own text leaves out the reasoning of answers before the last question, which the log of axonn says.
 WITHOUT_TOOLS = ("unsloth/chatml_template", "unsloth/yi_chat_template", "axonn/chatml", "axonn/qwen3",
-                 "model/chatml")
+                 "model/chatml", "model/chatml-newlines")
 REASONING_OF_THE_LAST = "trl/qwen3.jinja"
 
 

@@ -198,7 +198,7 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool every, judged *
     bool plugin = ax_device_find(backend)->plugin != NULL; /* a GPU, which the host may emulate */
     *j = (judged){.name = isa ? isa->name : backend, .further = isa, .devices = plugin ? 1 : KC_THREADS};
     /* Under sanitizers, which are slow, fewer. */
-    j->step = every ? 1 : plugin ? (SANITIZED ? 9 : 3) : isa || SANITIZED ? 3 : 1;
+    j->step = every ? 1 : plugin ? (SANITIZED ? 13 : 5) : isa || SANITIZED ? 3 : 1;
     for (int t = 0; t < j->devices; t++) {
         if (ax_device_open(backend, t + 1, &j->dev[t]) != AX_OK)
             return false;

@@ -168,7 +168,7 @@ step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..
 step "build dev" build_dev && {
     run_tests "test dev" build-dev -LE long -E "$emulated"
     if $long; then
-        run_tests "test dev emulated" build-dev -LE long -R "$emulated"
+        run_tests "test dev emulated" build-dev -R "$emulated"
         run_tests "test fuzzing" build-dev -L long -R '^fuzz\.'
     fi
 }

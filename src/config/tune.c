@@ -255,9 +255,9 @@ static void take_blocks(ax_config *c, const ax_model_config *m)
         ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
     else
         take_list(c, "tune.layers", &c->tune.layers, list.data);
-    if (ax_option_ok(c->set, "tune.layers"))
+    if (chosen && ax_option_ok(c->set, "tune.layers"))
         choose_blocks(c, m->layers, true, chosen);
-    for (int64_t i = 0; i < m->layers && ax_option_ok(c->set, "tune.layers"); i++)
+    for (int64_t i = 0; chosen && i < m->layers && ax_option_ok(c->set, "tune.layers"); i++)
         same &= (chosen[i] != 0) == (!m->low_rank_blocks || ax_model_config_block_is_adapted(m, i));
     if (!same)
         ax_option_error(c->set, "tune.layers",

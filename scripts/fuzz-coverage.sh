@@ -13,9 +13,9 @@ safetensors   ckpt/header.c ckpt/store.c ckpt/store_io.c ckpt/match.c
 index         ckpt/shards.c
 checkpoint    ckpt/manifest.c ckpt/find.c
 model_config  model/family.c model/gpt2.c model/llama*.c model/mistral.c model/qwen*.c model/r*.c base/json.c
-tokenizer     data/tok_load.c data/tok_files.c data/tok_parts.c data/tok_beside.c data/tok_pattern.c data/tok_translate.c data/tok_normal.c data/tokenizer.c
-encode        data/tok_encode.c data/tok_merge.c data/tok_text.c
-options       base/option_yaml.c base/option_value.c base/option_text.c engine/config.c engine/config_rules.c
+tokenizer     token/load.c token/files.c token/parts.c token/beside.c token/pattern.c token/translate.c token/normal.c token/tokenizer.c
+encode        token/encode.c token/merge.c token/text.c
+options       base/option_yaml.c base/option_value.c base/option_text.c config/config.c config/rules.c
 tokens        data/format.c data/headerless.c data/source.c data/row.c data/check.c
 corpus        data/corpus.c data/corpus_json.c data/corpus_read.c data/unpack.c base/json.c
 metrics       trace/history.c trace/metrics.c

@@ -183,6 +183,8 @@ AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 /* Returns the directory for temporary files: the value of the environment variable TMPDIR, or "/tmp" if that
  * variable is unset or empty. */
 const char *ax_temporary_dir(void);
+/* Returns the bytes that are available in the file system of directory `dir`; INFINITY: unknown. */
+double ax_dir_available(const char *dir);
 /* Checks that the file system of directory `dir` has `bytes` free bytes. If not, returns AX_ERR_DATA; the
  * message says that `what` ("the checkpoint") needs this many bytes. Returns AX_OK if the free space is
  * unknown: a later write may then fail for lack of space. */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,13 +21,16 @@ const char *ax_temporary_dir(void)
     return named && *named ? named : "/tmp";
 }
 
-ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
+double ax_dir_available(const char *dir)
 {
     struct statvfs info;
+    return statvfs(dir, &info) ? INFINITY : (double)info.f_bavail * (double)info.f_frsize;
+}
+
+ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
+{
     char needs[32], has[32];
-    if (statvfs(dir, &info))
-        return AX_OK;
-    double available = (double)info.f_bavail * (double)info.f_frsize;
+    const double available = ax_dir_available(dir);
     AX_CHECK((double)bytes <= available, AX_ERR_DATA,
              "no space in %s: %s needs %s (%lld bytes) in addition to the files there, but %s are free; free "
              "some, or choose another directory",

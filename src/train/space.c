@@ -2,11 +2,9 @@
  * until a save fails. */
 #include "train/train.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 
 /* Which checkpoints the run writes, and what one of them takes. */
 typedef struct saves {
@@ -15,13 +13,6 @@ typedef struct saves {
     int64_t peak;  /* how many more than now are on the disk at a time: the oldest is removed after a save */
     int have;      /* how many there are now */
 } saves;
-
-/* Returns the free bytes of the file system of directory `dir`; infinity if they are unknown. */
-static double free_bytes(const char *dir)
-{
-    struct statvfs info;
-    return statvfs(dir, &info) ? INFINITY : (double)info.f_bavail * (double)info.f_frsize;
-}
 
 /* Returns the step of the n-th save from now on, counted from 1. */
 static int64_t step_of_save(const ax_train_run *run, int64_t n)
@@ -92,7 +83,7 @@ static ax_status check_space(const ax_train_run *run, const char *dir)
         ax_error_context("run.dir");
         return status;
     }
-    double space = free_bytes(dir);
+    double space = ax_dir_available(dir);
     if (space < (double)s.peak * (double)s.size.bytes)
         warn(run, &s, dir, space);
     return AX_OK;

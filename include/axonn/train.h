@@ -84,7 +84,7 @@ AX_MUST_CHECK ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ct
  * whether it puts special tokens around texts (data.bos). If no run wrote it, or the checkpoint has been
  * removed since it was opened, shape->seq_len is 0, and the other values are the defaults of their keys. Not
  * collective. AX_ERR_DATA if training/state.json is damaged. */
-AX_MUST_CHECK ax_status ax_pretrained_rows(const ax_pretrained *model, ax_row_shape *shape, bool *bos);
+AX_MUST_CHECK ax_status ax_train_saved_shape(const ax_pretrained *model, ax_row_shape *shape, bool *bos);
 
 #ifdef __cplusplus
 }

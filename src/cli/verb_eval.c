@@ -16,8 +16,9 @@ typedef struct args {
     int64_t seq_len, batch;
     ax_strings ignore;
     bool cross_documents, bos;
-    ax_row_shape of_run; /* the rows with which the run that wrote the model evaluates (ax_pretrained_rows) */
-    bool bare;           /* no special tokens around texts: because of --no-bos, or as in that run */
+    ax_row_shape
+        of_run; /* the rows with which the run that wrote the model evaluates (ax_train_saved_shape) */
+    bool bare;  /* no special tokens around texts: because of --no-bos, or as in that run */
 } args;
 
 static const ax_option options[] = {
@@ -272,7 +273,7 @@ static ax_status follow_run(args *a, const opened_model *m)
     ax_row_shape *shape = &a->of_run;
     ax_work *work;
     bool bos;
-    AX_TRY(ax_comm_agree(m->world, m->first ? ax_pretrained_rows(&m->model, shape, &bos) : AX_OK));
+    AX_TRY(ax_comm_agree(m->world, m->first ? ax_train_saved_shape(&m->model, shape, &bos) : AX_OK));
     int64_t values[] = {shape->seq_len, shape->mask_documents, shape->answers, shape->pack, m->first && bos};
     AX_TRY(ax_broadcast(m->world, NULL, values, AX_COUNT(values), AX_I64, 0, &work));
     AX_TRY(ax_wait(&work));

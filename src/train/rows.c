@@ -41,7 +41,7 @@ static ax_status read_state(const ax_pretrained *model, const char *path, ax_row
     return AX_OK;
 }
 
-ax_status ax_pretrained_rows(const ax_pretrained *model, ax_row_shape *shape, bool *bos)
+ax_status ax_train_saved_shape(const ax_pretrained *model, ax_row_shape *shape, bool *bos)
 {
     char *path;
     *shape = (ax_row_shape){.mask_documents = true, .answers = true, .pack = AX_PACK_AUTO};

@@ -120,15 +120,18 @@ static bool mark_blocks(const char *word, int64_t blocks, char *chosen)
 
 static void choose_blocks(ax_config *c, int64_t blocks, bool used, char *chosen)
 {
-    for (size_t i = 0; i < c->tune.layers.count; i++)
-        if (!used && strcmp(c->tune.layers.items[i], "all") != 0)
-            ax_option_error(c->set, "tune.layers",
-                            "has an effect only if tune.targets names matrices of the blocks");
-        else if (!mark_blocks(c->tune.layers.items[i], blocks, chosen))
+    const ax_strings *words = &c->tune.layers;
+    if (!used && words->count && strcmp(words->items[0], "all") != 0) {
+        ax_option_error(c->set, "tune.layers",
+                        "has an effect only if tune.targets names matrices of the blocks");
+        return;
+    }
+    for (size_t i = 0; i < words->count; i++)
+        if (!mark_blocks(words->items[i], blocks, chosen))
             ax_option_error(c->set, "tune.layers",
                             "\"%s\" is no block of this model, whose blocks are 0 to %lld, and no range of "
                             "them such as 0-%lld; a list is written [0, %lld]",
-                            c->tune.layers.items[i], (long long)blocks - 1, (long long)blocks - 1,
+                            words->items[i], (long long)blocks - 1, (long long)blocks - 1,
                             (long long)blocks - 1);
 }
 

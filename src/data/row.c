@@ -106,8 +106,7 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
             (long long)(data->tokens_at + i * w), (long long)data->limit,
             name
                 ? "the tokenizer has more tokens than the model: leave out the text with this token, write "
-                  "it "
-                  "with other tokens, or use a model whose table has the row"
+                  "it with other tokens, or use a model whose table has the row"
                 : "set a larger vocabulary, use the tokenizer that made the file, or leave out the text with "
                   "this token");
     }

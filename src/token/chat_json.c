@@ -490,11 +490,11 @@ static ax_status read_plain(const reader *r, const pair_form *form)
             "has no place: write the record as \"messages\", or let --ignore (data.ignore) name \"%s\"",
             name, form->question, form->answer, name);
     }
-    AX_CHECK(!json_array_size(r->turns->tools), AX_ERR_DATA,
-             "\"tools\" stands beside the strings \"%s\" and \"%s\", which are joined without a template, so "
-             "it has "
-             "no place: write the record as \"messages\", or let --ignore (data.ignore) name \"tools\"",
-             form->question, form->answer);
+    AX_CHECK(
+        !json_array_size(r->turns->tools), AX_ERR_DATA,
+        "\"tools\" stands beside the strings \"%s\" and \"%s\", which are joined without a template, so "
+        "it has no place: write the record as \"messages\", or let --ignore (data.ignore) name \"tools\"",
+        form->question, form->answer);
     r->turns->plain = true;
     AX_TRY(add_member(r, form->question, AX_CHAT_USER));
     return add_member(r, form->answer, AX_CHAT_ASSISTANT);

@@ -333,8 +333,7 @@ ax_status ax_report_step(const ax_train_run *run, const ax_step_result *result, 
     if (!run->state.step_targets && !report->no_targets && ax_train_first(run))
         ax_log(AX_LOG_WARN,
                "step %lld has no target: none of its rows has an answer, so it is skipped, and its loss is "
-               "null in "
-               "metrics.jsonl; later steps like it are skipped without a warning",
+               "null in metrics.jsonl; later steps like it are skipped without a warning",
                (long long)run->state.step);
     report->no_targets |= !run->state.step_targets;
     AX_TRY(exchange(run, report, &row, signal));

@@ -261,8 +261,7 @@ static void check_masks(const ax_train_run *run, const char *key, const ax_sourc
         if (!is_masked(sources->data[i]))
             ax_option_error(set, "data.loss",
                             "%s of %s has no mask that marks the answers: build it from conversations, or "
-                            "set data.loss to auto or "
-                            "all",
+                            "set data.loss to auto or all",
                             sources->path[i], key);
 }
 
@@ -326,8 +325,7 @@ static void log_long(const char *path, const ax_data *data, const ax_data_packed
     if (p->targetless)
         ax_log(AX_LOG_WARN,
                "%s: %lld %s without a target after cutting (data.long: truncate) %s left out: raise "
-               "model.seq_len, or "
-               "set data.long: split",
+               "model.seq_len, or set data.long: split",
                path, (long long)p->targetless, documents(data, p->targetless),
                p->targetless == 1 ? "is" : "are");
 }

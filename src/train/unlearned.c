@@ -81,8 +81,7 @@ static ax_status warn(const ax_train_run *run, const ax_chat *chat, const ax_ids
             AX_LOG_WARN,
             "template %s writes tokens that the base, %s, has never learned: %s: their rows of %s are "
             "zeros or equal to those of unused tokens, and tune.targets does not name all that uses them. "
-            "Take "
-            "the variant of the model that was made for chats as model.from, write the data by a "
+            "Take the variant of the model that was made for chats as model.from, write the data by a "
             "template without such tokens (data.template: alpaca), or set tune.targets: [all, embed, head]",
             ax_chat_name(chat), run->inputs.model_dir, list.data, t.array->key);
     free(t.row);

@@ -243,11 +243,11 @@ static const struct {
 ax_dtype ax_config_dtype(int precision) { return precisions[precision].dtype; }
 const char *ax_config_dtype_name(int precision) { return precisions[precision].name; }
 
-ax_grid_size ax_config_grid(const ax_config *config)
+ax_grid_size ax_config_grid(const ax_config *cfg)
 {
-    return (ax_grid_size){.x = (int)config->grid.x,
-                          .y = (int)config->grid.y,
-                          .z = (int)config->grid.z,
-                          .pipe = (int)config->grid.pipe,
-                          .data = (int)config->grid.data};
+    return (ax_grid_size){.x = (int)cfg->grid.x,
+                          .y = (int)cfg->grid.y,
+                          .z = (int)cfg->grid.z,
+                          .pipe = (int)cfg->grid.pipe,
+                          .data = (int)cfg->grid.data};
 }

@@ -43,17 +43,15 @@ typedef struct chat_tools {
 /* A chat template. A rendered conversation has the template's strings (the fields below) in this order; each
  * turn writes one of the last two lines:
  *
- *     at the start:           begin [no_system]
- *     system, user, input:    [between] frame[role].before [note] preamble [list] text [list]
- * frame[role].after assistant:              header opening [think.before reasoning think.after] text [calls]
- * frame[role].after
+ *     start:      begin [no_system]
+ *     user:       [between] frame[role].before [note] preamble [list] text [list] frame[role].after
+ *     assistant:  header opening [think.before reasoning think.after] text [calls] frame[role].after
  *
- * The header of an answer is frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets
- * of training begin after it. */
+ * Turns of the system and inputs are written like those of the user. The header of an answer is
+ * frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets of training begin after it.
+ */
 typedef struct chat_template {
     const char *name;
-    bool asked; /* the template is chosen only by its name or by the tokenizer's own template, not by the
-                   tokenizer's special tokens */
     /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
      * them. */
     const char *needs[7];
@@ -71,17 +69,19 @@ typedef struct chat_template {
                                     NULL: there is no such turn */
     const char *preamble;        /* written before the text of each system turn; or NULL */
     chat_frame frame[AX_CHAT_ROLES]; /* the system's: before NULL: conversations cannot have a system turn */
-    /* Where the text of the system turn is written: in a turn of its own, or before the text of the first or
-     * last turn of the user, which has the strings of the system's frame around it. */
-    enum { CHAT_OWN_TURN, CHAT_FIRST_USER, CHAT_LAST_USER } system_at;
     chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
                                 those of `frame` */
     const char *between;     /* written before each turn of the user that follows an answer */
     const char *opening;     /* written before the assistant's text; a target of training */
     chat_frame think; /* written around the reasoning of each answer, even if the reasoning is empty; a target
                          of training; before NULL: the template has no reasoning */
-    bool trims; /* white space at both ends of each turn's text is dropped, except in results of tools */
     const chat_tools *tools; /* NULL: the template writes no tools */
+    /* Where the text of the system turn is written: in a turn of its own, or before the text of the first or
+     * last turn of the user, which has the strings of the system's frame around it. */
+    enum { CHAT_OWN_TURN, CHAT_FIRST_USER, CHAT_LAST_USER } system_at;
+    bool asked; /* the template is chosen only by its name or by the tokenizer's own template, not by the
+                   tokenizer's special tokens */
+    bool trims; /* white space at both ends of each turn's text is dropped, except in results of tools */
 } chat_template;
 
 enum { CHAT_TEMPLATES = 14 };

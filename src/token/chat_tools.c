@@ -39,7 +39,7 @@ static ax_status put_real(double value, ax_buf *out)
         snprintf(text, sizeof text, "%.*e", precision, value);
     while (strtod(text, NULL) != value && ++precision < 17);
     const char *e = strchr(text, 'e');
-    const int exponent = atoi(e + 1);
+    const int exponent = (int)strtol(e + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16)
         return ax_buf_printf(out, "%s", text);
     for (const char *c = text; c < e; c++)

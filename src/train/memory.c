@@ -220,6 +220,50 @@ static ax_status check_parameters(const ax_train_run *run)
     return AX_OK;
 }
 
+/* Sets *need to the bytes that the largest rank needs with this recomputation, and *fit to whether the memory
+ * is enough for all ranks. */
+static ax_status try_recompute(const ax_train_run *run, int64_t recompute, int64_t *need, bool *fit)
+{
+    ax_engine_plan plan;
+    ax_machine m;
+    AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, recompute, &plan));
+    size_t mine = ax_memory_total(&plan.memory);
+    ax_engine_plan_fini(&plan);
+    *need = (int64_t)mine;
+    AX_TRY(ax_train_max(run, need, 1));
+    return fits_all(run, mine, &m, fit);
+}
+
+/* Chooses the recomputation for the key's value auto: none if that fits; else the input of every n blocks is
+ * stored. A larger n stores fewer inputs, but recomputes longer segments, whose activations are all kept at
+ * once: n grows until the bytes do. */
+static ax_status choose_recompute(const ax_train_run *run, int64_t *out)
+{
+    int64_t need, least;
+    bool fit;
+    *out = 0;
+    AX_TRY(try_recompute(run, 0, &need, &fit));
+    if (!fit) {
+        *out = 1;
+        AX_TRY(try_recompute(run, 1, &least, &fit));
+        for (int64_t n = 2; n <= run->inputs.model.layers; n++) {
+            AX_TRY(try_recompute(run, n, &need, &fit));
+            if (need > least)
+                break;
+            least = need;
+            *out = n;
+        }
+        need = least;
+    }
+    char value[32] = "none", size[32];
+    if (*out)
+        snprintf(value, sizeof value, "%lld", (long long)*out);
+    if (ax_train_first(run))
+        ax_log(AX_LOG_INFO, "train.recompute auto chose %s: %s%s", value, ax_format_bytes((double)need, size),
+               ax_comm_size(run->world) > 1 ? " on the largest rank" : "");
+    return AX_OK;
+}
+
 ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
 {
     ax_machine m;
@@ -229,6 +273,8 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
              .seq_len) /* the data will say how long rows are; the weights must fit in any case */
         return check_parameters(run);
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
+    if (run->config->train.recompute == AX_CONFIG_RECOMPUTE_AUTO)
+        AX_TRY(choose_recompute(run, &plan->options.recompute));
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
                      &plan->engine));
     log_plan(run, memory);

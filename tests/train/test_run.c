@@ -467,6 +467,12 @@ static void too_little_memory(void **state)
                     BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
         run_limited(3, "are scratch memory of the 64 threads of each rank: set `threads` lower", RLIMIT_AS,
                     (rlim_t)264 << 20, BASE_KEYS "device=cpu threads=64");
+        run_limited(0, "train.recompute auto chose 1: ", RLIMIT_AS, (rlim_t)264 << 20,
+                    BASE_KEYS "train.global_batch=256 train.micro_batch=256 model.hidden=96 model.layers=12 "
+                              "train.steps=1 train.recompute=auto");
+        sh("rm -r run");
+        run_expect(0, "train.recompute auto chose none: ", BASE_KEYS "train.steps=1 train.recompute=auto");
+        sh("rm -r run");
     }
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;

@@ -23,7 +23,7 @@ typedef struct ax_pipeline_tasks {
  * `seq_len` tokens over the ranks that have different rows, a training step `micro_batches` micro-batches.
  * `trains` false: the pipeline is used for evaluation only, without backward. Borrows `model`. Not
  * collective. */
-AX_MUST_CHECK ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len,
+AX_MUST_CHECK ax_status ax_pipeline_create(ax_model *model, int64_t rows, int64_t seq_len,
                                            int64_t micro_batches, bool trains, ax_pipeline **out);
 void ax_pipeline_destroy(ax_pipeline **pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
@@ -58,5 +58,14 @@ AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind 
                                          ax_tensor *out);
 AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
                                          ax_pipe_piece piece, const ax_tensor *tensor);
+/* Called within a forward task. Runs the layers of the piece's chunk, with the messages before and after
+ * them: receives the chunk's input into batch->x, unless the chunk begins the model, and sends its output. Of
+ * the chunk that ends the model it runs no layer, because the caller does (ax_model_loss, ax_model_logits).
+ * `batch` is that of the frame's task. */
+AX_MUST_CHECK ax_status ax_pipeline_forward(ax_pipeline *pipeline, ax_pipe_piece piece, ax_frame *frame,
+                                            ax_batch *batch);
+/* Called after a step. Broadcasts n elements of device memory from each rank of the last stage to its
+ * counterparts in the other stages. */
+AX_MUST_CHECK ax_status ax_pipeline_share(ax_pipeline *pipeline, void *data, int64_t n, ax_dtype dtype);
 
 #endif

@@ -46,18 +46,11 @@ static const char *task_of(const char *name, int chunk, char out[24])
     return out;
 }
 
-/* Runs the layers of a chunk forward. Their input is the activation of the previous chunk, or the tokens if
- * the chunk is the first part of the model. Sends the resulting activation to the next chunk; the last chunk
- * of the model adds its loss to e->numbers instead. */
+/* Runs the layers of a chunk forward; the last chunk of the model adds its loss to e->numbers. */
 static ax_status run_forward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
-    ax_tensor y;
-    if (!ax_model_begins(e->model, piece.chunk))
-        AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, &s->batch.x));
-    if (ax_model_ends(e->model, piece.chunk))
-        return ax_model_loss(e->model, s->frame, e->numbers);
-    AX_TRY(ax_model_forward(e->model, piece.chunk, s->frame, &y));
-    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, piece, &y);
+    AX_TRY(ax_pipeline_forward(e->pipeline, piece, s->frame, &s->batch));
+    return ax_model_ends(e->model, piece.chunk) ? ax_model_loss(e->model, s->frame, e->numbers) : AX_OK;
 }
 
 static ax_status evaluate(ax_engine *e, engine_slot *s, ax_pipe_piece piece)

@@ -206,6 +206,26 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     return send_piece(p, (int)kind, piece, out, send);
 }
 
+ax_status ax_pipeline_forward(ax_pipeline *p, ax_pipe_piece piece, ax_frame *frame, ax_batch *batch)
+{
+    ax_tensor y;
+    if (!ax_model_begins(p->model, piece.chunk))
+        AX_TRY(ax_pipeline_take(p, AX_MESSAGE_ACTIVATION, frame, &batch->x));
+    if (ax_model_ends(p->model, piece.chunk))
+        return AX_OK;
+    AX_TRY(ax_model_forward(p->model, piece.chunk, frame, &y));
+    return ax_pipeline_send(p, AX_MESSAGE_ACTIVATION, frame, piece, &y);
+}
+
+ax_status ax_pipeline_share(ax_pipeline *p, void *data, int64_t n, ax_dtype dtype)
+{
+    ax_work *work;
+    if (!p->comm)
+        return AX_OK;
+    AX_TRY(ax_broadcast(p->comm, p->ctx->stream, data, n, dtype, p->stage.stages - 1, &work));
+    return ax_wait(&work);
+}
+
 /* ---- the order of tasks -------------------------------------------------------------------------- */
 
 ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backward)

@@ -117,7 +117,7 @@ static ax_status build(ax_pipeline *p, bool trains)
     return make_decisions(p);
 }
 
-ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len, int64_t micro_batches,
+ax_status ax_pipeline_create(ax_model *model, int64_t rows, int64_t seq_len, int64_t micro_batches,
                              bool trains, ax_pipeline **out)
 {
     ax_pipeline *p;

@@ -29,7 +29,7 @@ typedef struct direction {
 struct ax_pipeline {
     ax_ctx *ctx;
     ax_pipe_stage stage;
-    const ax_model *model;
+    ax_model *model;
     int64_t *held;   /* held[slot]: number (number_of, pipeline.c) of the piece whose activations are in the
                         slot, or -1 */
     int64_t last;    /* the slot that was taken last */

@@ -2,6 +2,7 @@
  * logits of all its positions. The same code builds the generator twice: first on the device `dry`, which
  * computes nothing, to find out how much memory the generator needs, then on the real device. */
 #include "axonn/infer.h"
+#include "axonn/pipeline.h"
 #include "engine/costs.h"
 #include "engine/machine.h"
 
@@ -13,7 +14,9 @@ struct ax_generator {
     ax_ctx *ctx;
     ax_model *model;
     ax_param_set *set;
-    ax_kv_cache *cache; /* NULL: the generator computes the logits of whole sequences */
+    ax_pipeline *prompts, *singles; /* for a prompt's tokens and for single ones: their messages differ in
+                                       size */
+    ax_kv_cache *cache;             /* NULL: the generator computes the logits of whole sequences */
     ax_frame *frame;
     ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
     ax_axisset *axes;         /* the sets of grid axes along which ranks communicate */
@@ -21,7 +24,6 @@ struct ax_generator {
     int64_t prompt, capacity; /* tokens of the prompt; positions that the cache has memory for, 0: no cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */
-    ax_comm *reserved;        /* the communicator along pipe, on which pinned memory is reserved; or NULL */
     ax_memory memory;
 };
 
@@ -45,106 +47,49 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
     return AX_OK;
 }
 
-/* ---- pipeline stages: the sequence passes through one after the other ---------------------------- */
+/* ---- one call ------------------------------------------------------------------------------------ */
 
-/* Returns the header of the message that sends this rank's part of the activation x to the next pipeline
- * stage. `first`: position of the first token of x. */
-static ax_message activation(const ax_generator *g, int64_t first, const ax_tensor *x)
-{
-    ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = x->dtype, .micro_batch = first, .ndim = x->ndim};
-    for (int d = 0; d < x->ndim; d++)
-        m.dim[d] = ax_tensor_extent(g->ctx->grid, x, d);
-    return m;
-}
+/* What a call computes on this rank. */
+typedef struct pass {
+    ax_generator *g;
+    ax_pipeline *pipeline;
+    bool last; /* only the logits of the last position are wanted */
+    ax_batch batch;
+    ax_tensor logits; /* on ranks of the last pipeline stage: whole, not split over ranks; else empty */
+} pass;
 
-/* Returns the shape, dtype and layout of the activation of `n` tokens between two stages. */
-static ax_tensor between_stages(const ax_generator *g, int64_t n)
+/* Runs a chunk of this rank's pipeline stage; at the end of the model computes the logits. */
+static ax_status run_piece(void *user, ax_pipe_piece piece, int slot)
 {
-    ax_layout layout = ax_activation_layout(g->ctx, AX_ROLE_MODEL);
-    return ax_tensor_make(g->ctx->compute, 3, (int64_t[]){1, n, g->model->config.hidden}, NULL, &layout);
-}
-
-/* Returns how many activations of a prompt need pinned memory: one that this rank sends, and two that it
- * receives, because one may still be copied to the device when the next one arrives. */
-static int64_t most_messages(const ax_generator *g)
-{
-    return (g->model->stage > 0 ? 2 : 0) + !ax_model_is_last(g->model);
-}
-
-static size_t prompt_bytes(const ax_generator *g)
-{
-    ax_tensor prompt = between_stages(g, g->prompt);
-    return (size_t)ax_tensor_bytes(g->ctx->grid, &prompt);
-}
-
-static ax_status reserve_messages(ax_generator *g)
-{
-    ax_comm *comm;
-    if (g->model->stages == 1)
+    (void)slot;
+    pass *c = user;
+    ax_tensor split;
+    ax_frame *frame = c->g->frame;
+    AX_TRY(ax_pipeline_forward(c->pipeline, piece, frame, &c->batch));
+    if (!ax_model_ends(c->g->model, piece.chunk))
         return AX_OK;
-    AX_TRY(ax_param_set_reserve_messages(g->set));
-    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
-    AX_TRY(ax_comm_reserve_messages(comm, g->ctx->dev, prompt_bytes(g), most_messages(g)));
-    g->reserved = comm;
-    return AX_OK;
+    AX_TRY(ax_model_logits(c->g->model, frame, c->last, &split));
+    return ax_settle(frame, &split, &(ax_layout){.partial = 0}, &c->logits);
 }
 
-static ax_status receive_input(ax_generator *g, int64_t first, int64_t n, ax_tensor *x)
+/* Computes the logits of n positions from `first` on, or, if c->last, only of the last of these positions. */
+static ax_status run_model(pass *c, const char *task, const int32_t *tokens, int64_t first, int64_t n)
 {
-    ax_comm *comm;
-    ax_work *work;
-    ax_tensor like = between_stages(g, n);
-    AX_TRY(ax_frame_alloc(g->frame, &like, x));
-    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
-    ax_message m = activation(g, first, x);
-    AX_TRY(ax_recv(comm, g->ctx->stream, &m, x->data, g->model->stage - 1, &work));
-    return ax_wait(&work);
+    ax_generator *g = c->g;
+    c->pipeline = n == g->prompt ? g->prompts : g->singles;
+    AX_TRY(load_tokens(g, tokens, first, n, &c->batch));
+    AX_TRY(ax_frame_begin(g->frame, task, AX_MODE_EVAL, &c->batch));
+    AX_TRY(ax_pipeline_begin(c->pipeline, first, 1, false));
+    return ax_pipeline_run(c->pipeline,
+                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = run_piece}, .user = c});
 }
 
-static ax_status send_output(ax_generator *g, int64_t first, const ax_tensor *y)
+/* Converts row `row` of c->logits, [1, positions, vocab], to fp32 and copies it to the generator's logits in
+ * host memory, on the ranks of all stages. `staging`: device memory for the converted row. */
+static ax_status take_row(const pass *c, void *staging, int64_t row)
 {
-    ax_comm *comm;
-    ax_work *work;
-    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
-    ax_message m = activation(g, first, y);
-    AX_TRY(ax_send(comm, g->ctx->stream, &m, y->data, g->model->stage + 1, &work));
-    return ax_wait(&work);
-}
-
-/* Broadcasts the n numbers at `row` from the last pipeline stage to all stages. */
-static ax_status share_row(ax_generator *g, void *row, int64_t n)
-{
-    ax_comm *comm;
-    ax_work *work;
-    if (g->model->stages == 1)
-        return AX_OK;
-    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
-    AX_TRY(ax_broadcast(comm, g->ctx->stream, row, n, AX_F32, g->model->stages - 1, &work));
-    return ax_wait(&work);
-}
-
-/* Computes the logits of n positions from `first` on, or, if `last`, only of the last of these positions.
- * Each rank of the last pipeline stage gets *logits whole (not split over ranks); on other ranks *logits is
- * empty. */
-static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *batch, bool last,
-                           ax_tensor *logits)
-{
-    ax_tensor split, y;
-    *logits = (ax_tensor){0};
-    if (g->model->stage > 0)
-        AX_TRY(receive_input(g, first, n, &batch->x));
-    if (!ax_model_is_last(g->model)) {
-        AX_TRY(ax_model_forward(g->model, 0, g->frame, &y));
-        return send_output(g, first, &y);
-    }
-    AX_TRY(ax_model_logits(g->model, g->frame, last, &split));
-    return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
-}
-
-/* Converts row `row` of *logits, [1, positions, vocab], to fp32 and copies it to g->logits in host memory, on
- * the ranks of all stages. `staging`: device memory for the converted row. */
-static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
-{
+    ax_generator *g = c->g;
+    const ax_tensor *logits = &c->logits;
     int64_t vocab = g->model->config.vocab;
     if (ax_model_is_last(g->model)) {
         int64_t at = row * ax_tensor_pitch(g->ctx->grid, logits);
@@ -154,7 +99,7 @@ static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *stagin
             &(ax_convert_args){
                 .n = vocab, .x = from, .y = staging, .x_dtype = logits->dtype, .y_dtype = AX_F32}));
     }
-    AX_TRY(share_row(g, staging, vocab));
+    AX_TRY(ax_pipeline_share(c->pipeline, staging, vocab, AX_F32));
     return ax_copy_out(g->ctx->stream, g->logits, staging, (size_t)vocab * sizeof(float));
 }
 
@@ -170,30 +115,24 @@ static ax_status check_ids(const ax_generator *g, const int32_t *tokens, int64_t
 
 static ax_status feed(ax_generator *g, const int32_t *tokens, int64_t n)
 {
-    ax_batch batch;
-    ax_tensor logits;
+    pass c = {.g = g, .last = true};
     void *staging;
     int64_t length = ax_kv_cache_length(g->cache);
-    AX_TRY(load_tokens(g, tokens, length, n, &batch));
-    AX_TRY(ax_frame_begin(g->frame, length ? "decode" : "prefill", AX_MODE_EVAL, &batch));
-    AX_TRY(run_model(g, length, n, &batch, true, &logits));
+    AX_TRY(run_model(&c, length ? "decode" : "prefill", tokens, length, n));
     AX_TRY(ax_frame_scratch(g->frame, AX_F32, g->model->config.vocab, &staging));
-    AX_TRY(take_row(g, &logits, staging, 0));
+    AX_TRY(take_row(&c, staging, 0));
     ax_kv_cache_advance(g->cache, n);
     return AX_OK;
 }
 
 static ax_status all_logits(ax_generator *g, const int32_t *tokens, ax_take_logits_fn *take, void *user)
 {
-    ax_batch batch;
-    ax_tensor logits;
+    pass c = {.g = g};
     void *staging;
-    AX_TRY(load_tokens(g, tokens, 0, g->prompt, &batch));
-    AX_TRY(ax_frame_begin(g->frame, "logits", AX_MODE_EVAL, &batch));
-    AX_TRY(run_model(g, 0, g->prompt, &batch, false, &logits));
+    AX_TRY(run_model(&c, "logits", tokens, 0, g->prompt));
     AX_TRY(ax_frame_scratch(g->frame, AX_F32, g->model->config.vocab, &staging));
     for (int64_t t = 0; t < g->prompt; t++) {
-        AX_TRY(take_row(g, &logits, staging, t));
+        AX_TRY(take_row(&c, staging, t));
         if (take)
             AX_TRY(take(user, t, g->logits, g->model->config.vocab));
     }
@@ -205,6 +144,8 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
     const ax_model_use use = {.positions = ax_max(g->prompt, g->capacity), .costs = g->costs};
     AX_TRY(ax_model_create(g->ctx, config, &use, &g->model));
     AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
+    AX_TRY(ax_pipeline_create(g->model, 1, g->prompt, 1, false, &g->prompts));
+    AX_TRY(ax_pipeline_create(g->model, 1, 1, 1, false, &g->singles));
     if (g->capacity)
         AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, 1, g->capacity, &g->cache));
     AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
@@ -216,8 +157,8 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
 
 static void destroy(ax_generator *g)
 {
-    if (g->reserved)
-        ax_comm_release_messages(g->reserved, g->ctx->dev, prompt_bytes(g), most_messages(g));
+    ax_pipeline_destroy(&g->prompts);
+    ax_pipeline_destroy(&g->singles);
     ax_frame_destroy(&g->frame);
     ax_kv_cache_destroy(&g->cache);
     if (g->device)
@@ -235,7 +176,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};
     ax_status status = build(&g, config);
     if (status == AX_OK)
-        status = reserve_messages(&g);
+        status = ax_param_set_reserve_messages(g.set);
     if (status == AX_OK && !g.capacity)
         status = all_logits(&g, g.host, NULL, NULL);
     if (status == AX_OK && g.capacity)
@@ -250,6 +191,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
                                   .activations = ax_frame_plan_bytes(out->plan),
                                   .batch = 2 * ids_bytes(&g),
                                   .tables = ax_layer_table_bytes(g.model->root),
+                                  .messages = ax_pipeline_bytes(g.prompts) + ax_pipeline_bytes(g.singles),
                                   .cache = g.cache ? ax_kv_cache_bytes(g.cache) : 0};
     if (status == AX_OK)
         status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &out->memory.pinned);
@@ -304,7 +246,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     if (status == AX_OK)
         status = ax_grid_prepare(ctx->grid, g->axes);
     if (status == AX_OK)
-        status = ax_comm_agree(ctx->world, reserve_messages(g));
+        status = ax_comm_agree(ctx->world, ax_param_set_reserve_messages(g->set));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;

@@ -3,6 +3,7 @@
 #ifndef AXONN_INFER_H
 #define AXONN_INFER_H
 
+#include "axonn/chat.h"
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
 
@@ -156,6 +157,55 @@ AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t pos
 typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
 AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
                                              int64_t n, ax_take_logits_fn *take, void *user);
+
+/* ---- texts --------------------------------------------------------------------------------------- */
+
+/* A text that a model continues token by token; one after the other, texts of several prompts. */
+typedef struct ax_text ax_text;
+
+typedef struct ax_text_options {
+    ax_generation how;   /* all values are given (ax_pretrained_generation) */
+    int64_t seed;        /* random seed of the sampling */
+    int64_t max_tokens;  /* most tokens that continue a prompt, at least 1 */
+    const int64_t *stop; /* [stops]: ids of tokens that end a text, in addition to the model's end tokens */
+    size_t stops;
+    bool ignore_end;     /* the model's end tokens do not end a text */
+    const ax_chat *chat; /* prompts are conversations of this template, texts are answers; or NULL */
+    bool grows; /* each prompt goes on from the text before, like the turns of a conversation: memory for
+                   longer ones is taken in advance */
+    bool echo;  /* a text begins with its prompt */
+} ax_text_options;
+
+typedef enum ax_finish {
+    AX_UNFINISHED,
+    AX_FINISH_LENGTH, /* the text has max_tokens tokens, or fills the model's positions */
+    AX_FINISH_STOP    /* a token ended it: one of `stop`, of the model's, or the template's; it is not part of
+                         the text */
+} ax_finish;
+
+/* Creates an ax_text, which takes memory and loads the weights at its first prompt. Borrows ctx, model, and
+ * what `options` points to. The context's strategy is ax_strategy_inference. */
+AX_MUST_CHECK ax_status ax_text_create(ax_ctx *ctx, const ax_pretrained *model,
+                                       const ax_text_options *options, ax_text **out);
+void ax_text_destroy(ax_text **text);
+/* Begins the text that continues a prompt of n tokens, which is the same on all ranks. Keys and values of the
+ * tokens with which the text before began too are used again. The random numbers are those number `sample` of
+ * the seed; they go on where the text before ended if that had the same `sample`. AX_ERR_USAGE: the prompt
+ * leaves no position for a token. Collective along the world. */
+AX_MUST_CHECK ax_status ax_text_start(ax_text *text, const int32_t *ids, size_t n, int64_t sample);
+/* Adds the next token to a text that is not finished. All ranks get the same one. Collective along the
+ * world. */
+AX_MUST_CHECK ax_status ax_text_next(ax_text *text);
+ax_finish ax_text_finish(const ax_text *text);
+/* Returns the *n tokens that were generated. This and the next two results are valid until the next call of
+ * ax_text_start or ax_text_next. */
+const int32_t *ax_text_ids(const ax_text *text, size_t *n);
+/* Returns the *n bytes to print next: the whole characters that are new since the last call, without the
+ * string that a template puts before an answer. Without a tokenizer, texts are ids with spaces between. */
+const char *ax_text_take(ax_text *text, size_t *n);
+/* Returns the text so far, *n bytes; of an answer without what the template puts around it
+ * (ax_chat_answer). */
+const char *ax_text_get(const ax_text *text, size_t *n);
 
 #ifdef __cplusplus
 }

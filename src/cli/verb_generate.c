@@ -74,25 +74,13 @@ static const ax_option options[] = {
 typedef struct session {
     const args *a;
     opened_model m;
-    ax_buf given;  /* text of the prompt, if it is given as text; on rank 0 only */
-    ax_ids ids;    /* the prompt, then the generated tokens */
-    size_t prompt; /* number of tokens in the prompt */
-    ax_generator *generator;
-    int64_t capacity;  /* number of positions of the generator */
-    ax_ids fed;        /* the tokens in the generator's cache */
-    ax_generation how; /* temperature and the like, of the flags or of the model */
+    ax_buf given; /* text of the prompt, if it is given as text; on rank 0 only */
+    ax_ids ids;   /* the prompt */
+    ax_text *text;
     int64_t sample;    /* number of the text that is sampled, from 0 */
-    uint64_t drawn;    /* number of tokens sampled so far for this text or conversation */
     ax_chat *template; /* NULL: no conversation */
     ax_chat_turns turns;
     ax_chat_text rendered;
-    float *work; /* scratch of ax_sample, then room for penalized logits */
-    ax_decoder decoder;
-    ax_buf text; /* the generated text. If the prompt was given as ids and without --json, the prompt's text
-                    comes before it */
-    size_t
-        shown; /* bytes of `text` already printed, or skipped because the template opens the turn with them */
-    const char *reason;
     double start; /* ax_now at the start of the verb, or of a turn */
 } session;
 
@@ -184,7 +172,6 @@ static ax_status share_prompt(session *s, ax_status (*read)(session *s))
     for (int32_t i = 0, none = 0; !s->m.first && i < n; i++)
         AX_TRY(ax_ids_add(&s->ids, &none, 1));
     AX_TRY(ax_broadcast(s->m.world, NULL, s->ids.data, n, AX_I32, 0, &work));
-    s->prompt = (size_t)n;
     return ax_wait(&work);
 }
 
@@ -305,188 +292,60 @@ static void free_turns(session *s)
     ax_chat_text_fini(&s->rendered);
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------- */
+/* ---- texts --------------------------------------------------------------------------------------- */
 
-static bool is_end_token(const session *s, int32_t id)
-{
-    if (s->template && id == ax_chat_end(s->template))
-        return true;
-    for (size_t i = 0; i < s->a->stop.count; i++)
-        if (s->a->stop.items[i] == id)
-            return true;
-    for (size_t i = 0; i < s->m.model.ends.size && !s->a->ignore_end; i++)
-        if (s->m.model.ends.data[i] == id)
-            return true;
-    return false;
-}
-
-/* Appends a token to s->text: its text or, without a tokenizer, its id. Then prints, on rank 0 and without
- * --json, the characters that are complete and not printed yet. */
-static ax_status show(session *s, int32_t id)
+/* Prints, on rank 0 and without --json, the characters that are complete and not printed yet. */
+static ax_status show(const session *s)
 {
     size_t n;
-    const ax_tokenizer *tok = s->m.model.tokenizer;
-    if (tok && ax_tokenizer_piece(tok, id, &n))
-        AX_TRY(ax_decoder_push(&s->decoder, id, &s->text));
-    else if (!tok)
-        AX_TRY(ax_buf_printf(&s->text, "%s%d", s->text.size ? " " : "", id));
-    if (!s->m.first || s->a->common.json || s->shown == s->text.size)
+    if (!s->m.first || s->a->common.json)
         return AX_OK;
-    if (s->template && !s->shown)
-        s->shown = ax_chat_opening(s->template, s->text.data, s->text.size);
-    AX_TRY(cli_print(s->text.data + s->shown, s->text.size - s->shown));
-    s->shown = s->text.size;
-    fflush(stdout);
-    return AX_OK;
-}
-
-/* Prepares the decoder to continue after a prompt that it did not decode. The decoders of some tokenizers
- * remove a space at the start of a text. If the prompt has a token that is not special, the next token is not
- * the start of the text, and its space is kept. */
-static void skip_prompt(session *s)
-{
-    const ax_tokenizer *tok = s->m.model.tokenizer;
-    for (size_t i = 0; tok && i < s->prompt; i++)
-        if (!ax_tokenizer_is_special(tok, s->ids.data[i]))
-            ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
-}
-
-/* Prints the prompt on rank 0, except with --json or in a conversation: the given text, or the decoded text
- * of the given ids. */
-static ax_status show_prompt(session *s)
-{
-    bool shown = s->m.first && !s->a->common.json && !s->template;
-    if (!shown || !s->a->tokens.count)
-        skip_prompt(s);
-    for (size_t i = 0; shown && i < s->a->tokens.count; i++)
-        AX_TRY(show(s, s->ids.data[i]));
-    return shown ? cli_print(s->given.data, s->given.size) : AX_OK;
-}
-
-/* Samples the next token on every rank, then gives all ranks the token of rank 0: all ranks should have the
- * same logits, but a difference in rounding must not let their sequences diverge. */
-static ax_status draw(session *s, const float *logits, int32_t *id)
-{
-    ax_work *work;
-    const int vocab = (int)s->m.model.config.vocab;
-    ax_sampling how = {s->how.temperature, (int)s->how.top_k, s->how.top_p, s->how.min_p};
-    uint64_t key = ax_rng_key((uint64_t)s->a->seed, "generate", (uint64_t)s->sample);
-    if (s->how.repetition_penalty != 1) {
-        float *penalized = s->work + 2 * (size_t)vocab;
-        ax_sample_penalize(logits, vocab, s->how.repetition_penalty, s->ids.data, s->ids.size, penalized);
-        logits = penalized;
-    }
-    AX_TRY(ax_sample(logits, vocab, &how, ax_rng_uniform(key, s->drawn++), s->work, id));
-    AX_TRY(ax_broadcast(s->m.world, NULL, id, 1, AX_I32, 0, &work));
-    return ax_wait(&work);
-}
-
-static ax_status feed(session *s, const int32_t *ids, size_t n, const float **logits)
-{
-    AX_TRY(ax_ids_add(&s->fed, ids, n));
-    return ax_generator_feed(s->generator, ids, (int64_t)n, logits);
-}
-
-/* Creates a generator with at least `positions` positions, unless an earlier turn has left a generator with
- * enough positions. */
-static ax_status make_room(session *s, int64_t positions)
-{
-    if (s->capacity >= positions)
-        return AX_OK;
-    /* A conversation may go on: its generator gets twice as many positions, so that few generators are
-     * created. */
-    s->capacity =
-        s->a->chat ? ax_min(2 * positions, ax_model_config_positions(&s->m.model.config)) : positions;
-    s->fed.size = 0;
-    ax_generator_destroy(&s->generator);
-    return ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, s->capacity, &s->generator);
-}
-
-/* Feeds the prompt to the generator. A new generator gets the whole prompt at once. A generator from an
- * earlier turn keeps the tokens with which both its cache and the prompt begin, and gets the other tokens of
- * the prompt (at least the last one) one by one. */
-static ax_status feed_prompt(session *s, const float **logits)
-{
-    size_t kept = 0;
-    if (!s->fed.size)
-        return feed(s, s->ids.data, s->prompt, logits);
-    while (kept < s->fed.size && kept + 1 < s->prompt && s->fed.data[kept] == s->ids.data[kept])
-        kept++;
-    AX_TRY(ax_generator_rewind(s->generator, (int64_t)kept));
-    s->fed.size = kept;
-    for (; kept < s->prompt; kept++)
-        AX_TRY(feed(s, s->ids.data + kept, 1, logits));
+    const char *text = ax_text_take(s->text, &n);
+    AX_TRY(cli_print(text, n));
+    if (n)
+        fflush(stdout);
     return AX_OK;
 }
 
 /* Continues the prompt in s->ids. */
 static ax_status generate(session *s)
 {
-    const args *a = s->a;
-    const int64_t most = ax_model_config_positions(&s->m.model.config);
-    int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, most);
-    AX_CHECK(
-        (int64_t)s->prompt < most, AX_ERR_USAGE,
-        "a %s of %zu tokens leaves no room in the model's %lld positions for a generated token: shorten it",
-        s->template ? "conversation" : "prompt", s->prompt, (long long)most);
-    const float *logits = NULL;
-    s->text.size = s->shown = 0;
-    ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
-    AX_TRY(make_room(s, capacity));
-    AX_TRY(show_prompt(s));
-    AX_TRY(feed_prompt(s, &logits));
-    s->reason = "length";
-    for (int64_t i = 0; i < a->max_tokens; i++) {
-        int32_t id;
-        AX_TRY(draw(s, logits, &id));
-        if (is_end_token(s, id)) {
-            s->reason = "stop";
-            break;
-        }
-        AX_TRY(ax_ids_add(&s->ids, &id, 1));
-        AX_TRY(show(s, id));
-        if (i + 1 == a->max_tokens || (int64_t)s->ids.size == capacity)
-            break;
-        AX_TRY(feed(s, &id, 1, &logits));
+    AX_TRY(ax_text_start(s->text, s->ids.data, s->ids.size, s->sample));
+    if (s->m.first && !s->a->common.json)
+        AX_TRY(cli_print(s->given.data, s->given.size));
+    AX_TRY(show(s));
+    while (ax_text_finish(s->text) == AX_UNFINISHED) {
+        AX_TRY(ax_text_next(s->text));
+        AX_TRY(show(s));
     }
-    return s->m.model.tokenizer ? ax_decoder_finish(&s->decoder, &s->text) : AX_OK;
+    return AX_OK;
 }
 
-/* Returns the generated text; in a conversation, only the text of the answer. */
-static const char *answer(const session *s, size_t *n)
+static ax_status finish(const session *s)
 {
-    const char *text = s->text.size ? s->text.data : "";
-    *n = s->text.size;
-    if (s->template)
-        ax_chat_answer(s->template, &text, n);
-    return text;
+    size_t n, count;
+    if (!s->a->common.json)
+        return cli_print("\n", 1);
+    const char *said = ax_text_get(s->text, &n);
+    const int32_t *id = ax_text_ids(s->text, &count);
+    json_t *ids = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(ids, json_integer(id[i]));
+    /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
+    json_t *text = s->m.model.tokenizer ? cli_json_text(said, n) : json_null();
+    const char *reason = ax_text_finish(s->text) == AX_FINISH_STOP ? "stop" : "length";
+    json_t *object = json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids, "prompt_tokens",
+                               (int)s->ids.size, "finish", reason, "seconds", ax_now() - s->start);
+    if (s->a->samples > 1)
+        json_object_set_new(object, "sample", json_integer(s->sample));
+    return cli_print_json(object);
 }
 
-static ax_status finish(session *s)
-{
-    size_t n;
-    const char *said = answer(s, &n);
-    if (s->a->common.json) {
-        json_t *ids = json_array();
-        for (size_t i = s->prompt; i < s->ids.size; i++)
-            json_array_append_new(ids, json_integer(s->ids.data[i]));
-        /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
-        json_t *text = s->m.model.tokenizer ? cli_json_text(said, n) : json_null();
-        json_t *object = json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids, "prompt_tokens",
-                                   (int)s->prompt, "finish", s->reason, "seconds", ax_now() - s->start);
-        if (s->a->samples > 1)
-            json_object_set_new(object, "sample", json_integer(s->sample));
-        return cli_print_json(object);
-    }
-    AX_TRY(cli_print(s->text.size ? s->text.data + s->shown : "", s->text.size - s->shown));
-    return cli_print("\n", 1);
-}
-
-/* Prints the answer, and adds it to the conversation. */
+/* Ends the answer, and adds it to the conversation. */
 static ax_status finish_turn(session *s)
 {
     size_t n;
-    const char *text = answer(s, &n);
+    const char *text = ax_text_get(s->text, &n);
     AX_TRY(finish(s));
     fflush(stdout);
     return add_turn(s, AX_CHAT_ASSISTANT, text, n);
@@ -497,7 +356,7 @@ static ax_status talk(session *s)
     for (;;) {
         AX_TRY(share_prompt(s, read_turn));
         s->start = ax_now();
-        if (!s->prompt)
+        if (!s->ids.size)
             return AX_OK;
         AX_TRY(generate(s));
         AX_TRY(ax_comm_agree(s->m.world, s->m.first ? finish_turn(s) : AX_OK));
@@ -518,8 +377,6 @@ static ax_status answer_once(session *s)
 {
     AX_TRY(share_prompt(s, s->template ? read_messages : read_prompt));
     for (s->sample = 0; s->sample < s->a->samples; s->sample++) {
-        s->ids.size = s->prompt;
-        s->drawn = 0;
         s->start = s->sample ? ax_now() : s->start;
         AX_TRY(ax_comm_agree(s->m.world, begin_sample(s)));
         AX_TRY(generate(s));
@@ -541,40 +398,55 @@ static ax_status check_args(const args *a)
 }
 
 /* Takes the values of the sampling that no flag gives from the model, and logs them. */
-static ax_status choose_sampling(session *s)
+static ax_status choose_sampling(const session *s, ax_generation *how)
 {
     const args *a = s->a;
     char said[160], left[160];
-    s->how = (ax_generation){a->temperature, a->top_p, a->min_p, a->top_k, a->repetition_penalty};
-    AX_TRY(ax_pretrained_generation(&s->m.model, &s->how, said, left));
+    *how = (ax_generation){a->temperature, a->top_p, a->min_p, a->top_k, a->repetition_penalty};
+    AX_TRY(ax_pretrained_generation(&s->m.model, how, said, left));
     if (s->m.first && *said)
         ax_log(AX_LOG_INFO, "%s, as the model's generation_config.json says (flags override it)", said);
     if (s->m.first && *left)
         ax_log(AX_LOG_WARN,
                "the model's generation_config.json has %s, which transformers applies and axonn does not",
                left);
-    if (s->m.first && a->samples > 1 && s->how.temperature <= 0)
+    if (s->m.first && a->samples > 1 && how->temperature <= 0)
         ax_log(AX_LOG_WARN, "--samples %lld with temperature 0: all texts will be equal; give --temperature",
                (long long)a->samples);
     return AX_OK;
 }
 
-static ax_status start(session *s)
+static ax_status choose_template(session *s)
 {
-    const args *a = s->a;
-    AX_TRY(check_args(a));
-    AX_TRY(choose_sampling(s));
-    AX_TRY(ax_calloc(3 * (size_t)s->m.model.config.vocab, sizeof *s->work, &s->work));
-    if (!a->chat && !a->messages)
-        return AX_OK;
     if (!s->m.model.tokenizer)
         return refuse_text(s, "--chat and --messages need one");
-    ax_status status = ax_chat_create(s->m.model.tokenizer, a->template, &s->template);
+    ax_status status = ax_chat_create(s->m.model.tokenizer, s->a->template, &s->template);
     if (status != AX_OK)
         ax_error_context("--template");
     else if (s->m.first && ax_chat_origin(s->template))
         ax_log(AX_LOG_INFO, "template %s, %s", ax_chat_name(s->template), ax_chat_origin(s->template));
     return status;
+}
+
+static ax_status start(session *s)
+{
+    const args *a = s->a;
+    ax_generation how;
+    AX_TRY(check_args(a));
+    AX_TRY(choose_sampling(s, &how));
+    if (a->chat || a->messages)
+        AX_TRY(choose_template(s));
+    return ax_text_create(s->m.ctx, &s->m.model,
+                          &(ax_text_options){.how = how,
+                                             .seed = a->seed,
+                                             .max_tokens = a->max_tokens,
+                                             .stop = a->stop.items,
+                                             .stops = a->stop.count,
+                                             .ignore_end = a->ignore_end,
+                                             .chat = s->template,
+                                             .grows = a->chat,
+                                             .echo = a->tokens.count && !a->common.json},
+                          &s->text);
 }
 
 static ax_status run(const void *raw)
@@ -588,14 +460,11 @@ static ax_status run(const void *raw)
     if (status == AX_OK)
         status = a->chat ? talk(&s) : answer_once(&s);
     cli_world_abort_unshared(s.m.world, status);
-    ax_generator_destroy(&s.generator);
+    ax_text_destroy(&s.text);
     free_turns(&s);
     ax_chat_destroy(&s.template);
-    free(s.work);
-    ax_ids_fini(&s.fed);
     ax_ids_fini(&s.ids);
     ax_buf_fini(&s.given);
-    ax_buf_fini(&s.text);
     return model_close(&s.m, status);
 }
 

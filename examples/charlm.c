@@ -131,11 +131,12 @@ int main(int argc, char **argv)
 {
     ax_comm *world = NULL;
     ax_status status = ax_comm_world_create(&world);
-    job j = {argc > 1 ? argv[1] : __FILE__, {1, 1, 1, 1, status == AX_OK ? ax_comm_size(world) : 1}, 0};
+    job j = {
+        argc > 1 ? argv[1] : __FILE__, {.of = {[AX_DATA] = status == AX_OK ? ax_comm_size(world) : 1}}, 0};
     if (argc == 6)
-        j.grid = (ax_grid_size){size_of(argv[2]), size_of(argv[3]), size_of(argv[4]), 1, size_of(argv[5])};
+        j.grid = (ax_grid_size){{size_of(argv[2]), size_of(argv[3]), size_of(argv[4]), 1, size_of(argv[5])}};
     if (status == AX_OK)
-        status = ax_comm_run(world, j.grid.x * j.grid.y * j.grid.z * j.grid.data, run, &j);
+        status = ax_comm_run(world, (int)ax_grid_size_ranks(j.grid), run, &j);
     if (status != AX_OK)
         fprintf(stderr, "charlm: %s\n", ax_error_message());
     ax_comm_destroy(&world);

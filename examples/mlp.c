@@ -224,11 +224,11 @@ int main(int argc, char **argv)
 {
     ax_comm *world = NULL;
     ax_status status = ax_comm_world_create(&world);
-    job j = {.grid = {1, 1, 1, 1, status == AX_OK ? ax_comm_size(world) : 1}};
+    job j = {.grid = {.of = {[AX_DATA] = status == AX_OK ? ax_comm_size(world) : 1}}};
     if (argc == 5)
-        j.grid = (ax_grid_size){size_of(argv[1]), size_of(argv[2]), size_of(argv[3]), 1, size_of(argv[4])};
+        j.grid = (ax_grid_size){{size_of(argv[1]), size_of(argv[2]), size_of(argv[3]), 1, size_of(argv[4])}};
     if (status == AX_OK)
-        status = ax_comm_run(world, j.grid.x * j.grid.y * j.grid.z * j.grid.data, run, &j);
+        status = ax_comm_run(world, (int)ax_grid_size_ranks(j.grid), run, &j);
     bool good = true, first = world && ax_comm_rank(world) == 0;
     if (status != AX_OK)
         fprintf(stderr, "mlp: %s\n", ax_error_message());

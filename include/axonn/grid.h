@@ -20,9 +20,21 @@ enum { AX_MAX_AXES = 16 }; /* axes of a grid, factors included */
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* set of axes: bit a is 1 if axis a is in the set */
 
-/* The axes that every grid has, innermost first. Factors of these axes (ax_grid_factor) are axes too, with
- * the numbers from AX_AXES_STANDARD on. */
-enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
+/* The axes that every grid has, innermost first: AXIS(id, name, what the ranks along the axis split among
+ * themselves). Factors of these axes (ax_grid_factor) are axes too, with the numbers from AX_AXES_STANDARD
+ * on. */
+#define AX_AXES(AXIS)                                                                                        \
+    AXIS(X, x, "inner width of the MLP, heads")                                                              \
+    AXIS(Y, y, "residual width")                                                                             \
+    AXIS(Z, z, "stored weights, rows")                                                                       \
+    AXIS(PIPE, pipe, "stages")                                                                               \
+    AXIS(DATA, data, "rows")
+enum {
+#define AX_AXIS_ENUM(id, name, split) AX_##id,
+    AX_AXES(AX_AXIS_ENUM)
+#undef AX_AXIS_ENUM
+        AX_AXES_STANDARD
+};
 
 /* Each row declares that an axis may be written as a product of two axes, its factors: FACTOR(id, axis,
  * suffix of the major factor, suffix of the minor factor). Row KV factors x into x.kv and x.rep. */
@@ -42,10 +54,14 @@ typedef struct ax_factoring {
 
 typedef struct ax_grid ax_grid;
 
-/* Sizes of the standard axes; each at least 1. */
+/* Sizes of the standard axes (index: AX_X, …). The size 0 stands for 1, so {.of = {[AX_X] = 2}} is a grid of
+ * two ranks. ax_grid_size_along returns the size along an axis, ax_grid_size_ranks the product of all sizes,
+ * at most INT32_MAX. */
 typedef struct ax_grid_size {
-    int x, y, z, pipe, data;
+    int of[AX_AXES_STANDARD];
 } ax_grid_size;
+int ax_grid_size_along(ax_grid_size size, ax_axis axis);
+int64_t ax_grid_size_ranks(ax_grid_size size);
 
 /* Arranges the ranks of `world` as a grid. AX_ERR_USAGE unless world has as many ranks as the product of the
  * sizes. The grid borrows world; the caller owns *out. Not collective: communicators are created when they
@@ -60,10 +76,6 @@ void ax_grid_destroy(ax_grid **grid);
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* ax_grid_size_along returns the size of a standard axis. ax_grid_size_of makes the struct from n, where
- * n[axis] is the size of each axis. */
-int ax_grid_size_along(ax_grid_size size, ax_axis axis);
-ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* number of ranks along the axis */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv", … */

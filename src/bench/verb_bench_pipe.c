@@ -303,8 +303,7 @@ static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
 static ax_status prepare(bench *b)
 {
     const int stages = ax_comm_size(b->world);
-    AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.x = 1, .y = 1, .z = 1, .pipe = stages, .data = 1}, "cpu",
-                         1, AX_F32, 0, &b->ctx));
+    AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.of = {[AX_PIPE] = stages}}, "cpu", 1, AX_F32, 0, &b->ctx));
     AX_TRY(make_model(b, AX_PIPE_MESSAGE, &b->model[0]));
     if (wanted(b->args, AX_PIPE_INTERLEAVED, stages))
         AX_TRY(make_model(b, AX_PIPE_INTERLEAVED, &b->model[1]));

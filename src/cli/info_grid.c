@@ -68,10 +68,7 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
     AX_TRY(cli_grid_parse(a->grid, &p->size));
     if (ax_grid_order_parse(a->order, &p->order) != AX_OK)
         return ax_fail(AX_ERR_USAGE, "--order %s: %s", a->order, ax_error_message());
-    int64_t ranks = 1;
-    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
-    for (size_t i = 0; i < AX_COUNT(n); i++)
-        ranks = ax_min(ranks * n[i], INT32_MAX);
+    const int64_t ranks = ax_grid_size_ranks(p->size);
     AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: more than 1048576 ranks are too many to print",
              a->grid);
     p->ranks = (int)ranks;
@@ -84,31 +81,30 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of grid axes whose groups of ranks are printed. `role` says what the ranks of such a group split
+/* The sets of grid axes whose groups of ranks are printed. `split`: what the ranks of such a group split
  * among themselves. */
 static const struct {
     const char *name;
     ax_axisset axes;
-    const char *role;
-} sets[] = {{"x", 1 << AX_X, "inner width of the MLP, heads"},
-            {"y", 1 << AX_Y, "residual width"},
-            {"z", 1 << AX_Z, "stored weights, rows"},
-            {"pipe", 1 << AX_PIPE, "stages"},
-            {"data", 1 << AX_DATA, "rows"},
-            {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
-            {"z.data", 1 << AX_Z | 1 << AX_DATA, "all rows of a batch"}};
+    const char *split;
+} sets[] = {
+#define SET(id, name, split) {#name, 1 << AX_##id, split},
+    AX_AXES(SET)
+#undef SET
+        {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
+    {"z.data", 1 << AX_Z | 1 << AX_DATA, "all rows of a batch"},
+};
 
 /* Returns the number of ranks in a group along `axes`. Returns 1 if there are several axes and one has size
  * 1: the groups are then the same as those along the other axes. Groups of one rank are not printed. */
 static int group_size(const placed *p, ax_axisset axes)
 {
-    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
     int size = 1;
     bool single = false, several = axes & (axes - 1);
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         if (axes >> a & 1) {
-            size *= n[a];
-            single |= n[a] == 1;
+            size *= p->size.of[a];
+            single |= p->size.of[a] == 1;
         }
     return several && single ? 1 : size;
 }
@@ -117,7 +113,7 @@ static int group_size(const placed *p, ax_axisset axes)
  * axes. Returns the number of members, 0 if `rank` is not the first of its group. */
 static int list_members(const placed *p, ax_axisset axes, int rank, int *out)
 {
-    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
+    const int *n = p->size.of;
     int coord[AX_AXES_STANDARD], count = 0, size = group_size(p, axes);
     ax_grid_place(p->size, &p->order, rank, coord);
     for (int a = 0; a < AX_AXES_STANDARD; a++)
@@ -177,12 +173,16 @@ static void print_groups(const placed *p, ax_axisset axes, int *scratch)
 static void print_ranks(const placed *p)
 {
     char name[64];
-    printf("\n%6s  %-16s%5s%5s%5s%5s%5s\n", "rank", "host", "x", "y", "z", "pipe", "data");
+    printf("\n%6s  %-16s", "rank", "host");
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        printf("%5s", ax_axis_name((ax_axis)a));
     for (int r = 0, c[AX_AXES_STANDARD]; r < p->ranks && r < ROWS_SHOWN; r++) {
         ax_grid_place(p->size, &p->order, r, c);
-        printf("%6d  %-16s%5d%5d%5d%5d%5d\n", r, host_name(p, p->host[r], name), c[AX_X], c[AX_Y], c[AX_Z],
-               c[AX_PIPE], c[AX_DATA]);
+        printf("\n%6d  %-16s", r, host_name(p, p->host[r], name));
+        for (int a = 0; a < AX_AXES_STANDARD; a++)
+            printf("%5d", c[a]);
     }
+    printf("\n");
     if (p->ranks > ROWS_SHOWN)
         printf("   ...  (%d ranks; --json has all)\n", p->ranks);
 }
@@ -203,7 +203,7 @@ static void print_all(const placed *p, int *scratch)
         int hosts = most_hosts(p, sets[i].axes, scratch);
         if (hosts > 1)
             snprintf(on, sizeof on, "%d hosts", hosts);
-        printf("%-8s%6d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].role, on);
+        printf("%-8s%6d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].split, on);
         print_groups(p, sets[i].axes, scratch);
     }
 }
@@ -232,20 +232,27 @@ static json_t *json_groups(const placed *p, int *scratch)
     return all;
 }
 
+/* Adds a member for each axis: n[axis]. */
+static void add_axes(json_t *json, const int n[AX_AXES_STANDARD])
+{
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        json_object_set_new(json, ax_axis_name((ax_axis)a), json_integer(n[a]));
+}
+
 static ax_status print_json(const placed *p, int *scratch)
 {
     char order[32], name[64];
-    json_t *ranks = json_array();
+    json_t *ranks = json_array(), *grid = json_object();
     for (int r = 0, c[AX_AXES_STANDARD]; r < p->ranks; r++) {
+        json_t *rank = json_pack("{s:i, s:s}", "rank", r, "host", host_name(p, p->host[r], name));
         ax_grid_place(p->size, &p->order, r, c);
-        json_array_append_new(ranks, json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i}", "rank", r, "host",
-                                               host_name(p, p->host[r], name), "x", c[AX_X], "y", c[AX_Y],
-                                               "z", c[AX_Z], "pipe", c[AX_PIPE], "data", c[AX_DATA]));
+        add_axes(rank, c);
+        json_array_append_new(ranks, rank);
     }
-    return cli_print_json(json_pack("{s:{s:i, s:i, s:i, s:i, s:i}, s:s, s:i, s:o, s:o}", "grid", "x",
-                                    p->size.x, "y", p->size.y, "z", p->size.z, "pipe", p->size.pipe, "data",
-                                    p->size.data, "order", ax_grid_order_print(&p->order, order), "hosts",
-                                    p->hosts, "ranks", ranks, "groups", json_groups(p, scratch)));
+    add_axes(grid, p->size.of);
+    return cli_print_json(json_pack("{s:o, s:s, s:i, s:o, s:o}", "grid", grid, "order",
+                                    ax_grid_order_print(&p->order, order), "hosts", p->hosts, "ranks", ranks,
+                                    "groups", json_groups(p, scratch)));
 }
 
 ax_status info_grid(const info_grid_args *args, bool json)

@@ -6,21 +6,16 @@
 
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
-typedef struct sizes {
-    int64_t x, y, z, pipe, data;
-} sizes;
-
-static const ax_option size_options[] = {
-    {"grid.x", AX_OPT_INT, offsetof(sizes, x), "1", "[1, 65536]",
-     .help = "ranks that split the attention heads and the inner width of the MLP"},
-    {"grid.y", AX_OPT_INT, offsetof(sizes, y), "1", "[1, 65536]",
-     .help = "ranks that split the width of the residual stream"},
-    {"grid.z", AX_OPT_INT, offsetof(sizes, z), "1", "[1, 65536]",
-     .help = "ranks that shard the weights and divide the rows of a batch among them"},
-    {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 65536]",
-     .help = "pipeline stages, each with some of the blocks"},
-    {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]",
-     .help = "ranks that divide the rows of a batch among them"},
+/* A key of each axis, with its size. The help is that of the keys of a configuration (config/config.c). */
+static const ax_option size_options[AX_AXES_STANDARD] = {
+#define SIZE(id, name, split)                                                                                \
+    {.key = "grid." #name,                                                                                   \
+     .type = AX_OPT_INT,                                                                                     \
+     .offset = AX_##id * sizeof(int64_t),                                                                    \
+     .preset = "1",                                                                                          \
+     .range = "[1, 65536]"},
+    AX_AXES(SIZE)
+#undef SIZE
 };
 
 /* Splits "x=2,y=1" into the words "grid.x=2" and "grid.y=1". */
@@ -42,57 +37,48 @@ static ax_status split_words(const char *text, ax_strings *out)
     return AX_OK;
 }
 
-/* Reads the sizes of the axes from the words. *given: the words have the key `key`. */
-static ax_status read_sizes(const model_args *args, const ax_strings *words, const char *key, sizes *out,
+/* Reads the sizes of the axes from `keys`, words such as grid.x=2, and from `text`, such as "x=2,y=1" (NULL:
+ * none). *given: one of them gives `axis` a size. */
+static ax_status read_sizes(const ax_strings *keys, const char *text, ax_axis axis, ax_grid_size *out,
                             bool *given)
 {
+    ax_strings words = {0};
     ax_option_set *set;
-    AX_TRY(ax_option_set_create(size_options, AX_COUNT(size_options), out, &set));
-    ax_status status = ax_option_read_overrides(set, args->keys.count, args->keys.items);
+    int64_t size[AX_AXES_STANDARD];
+    AX_TRY(ax_option_set_create(size_options, AX_AXES_STANDARD, size, &set));
+    ax_status status = ax_option_read_overrides(set, keys->count, keys->items);
+    if (status == AX_OK && text)
+        status = split_words(text, &words);
     if (status == AX_OK)
-        status = ax_option_read_overrides(set, words->count, words->items);
+        status = ax_option_read_overrides(set, words.count, words.items);
     if (status == AX_OK)
         status = ax_option_finish(set);
-    *given = ax_option_given(set, key);
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        out->of[a] = (int)size[a];
+    *given = ax_option_given(set, size_options[axis].key);
     ax_option_set_destroy(&set);
+    for (size_t i = 0; i < words.count; i++)
+        free(words.items[i]);
+    free(words.items);
     return status;
 }
 
 ax_status cli_grid_parse(const char *text, ax_grid_size *out)
 {
-    ax_strings words = {0};
-    sizes s = {1, 1, 1, 1, 1};
     bool given;
-    ax_status status = split_words(text, &words);
-    if (status == AX_OK)
-        status = read_sizes(&(model_args){.grid = NULL}, &words, "grid.x", &s, &given);
-    *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
-    for (size_t i = 0; i < words.count; i++)
-        free(words.items[i]);
-    free(words.items);
-    return status;
+    return read_sizes(&(ax_strings){0}, text, AX_X, out, &given);
 }
 
 /* Sets *out to the grid that the arguments give. The ranks that its axes leave over are along axis data
  * (MODEL_ROWS) or axis x (MODEL_SEQUENCE), unless the arguments give that axis a size. */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
-    ax_strings words = {0};
-    sizes s = {1, 1, 1, 1, 1};
-    bool given = false;
-    ax_status status = args->grid ? split_words(args->grid, &words) : AX_OK;
-    if (status == AX_OK)
-        status = read_sizes(args, &words, use == MODEL_ROWS ? "grid.data" : "grid.x", &s, &given);
-    *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
-    int64_t product = 1;
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        product = ax_min(product * ax_grid_size_along(*out, (ax_axis)a), INT32_MAX);
-    if (!given && ranks % product == 0)
-        *(use == MODEL_ROWS ? &out->data : &out->x) = (int)(ranks / product);
-    for (size_t i = 0; i < words.count; i++)
-        free(words.items[i]);
-    free(words.items);
-    return status;
+    const ax_axis axis = use == MODEL_ROWS ? AX_DATA : AX_X;
+    bool given;
+    AX_TRY(read_sizes(&args->keys, args->grid, axis, out, &given));
+    if (!given && ranks % ax_grid_size_ranks(*out) == 0)
+        out->of[axis] = ranks / (int)ax_grid_size_ranks(*out);
+    return AX_OK;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------- */

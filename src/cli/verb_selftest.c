@@ -38,11 +38,11 @@ static ax_status check_sample(tally *t, const ax_layer_sample *sample)
     static const struct {
         const char *name, *device;
         ax_grid_size size;
-    } grids[] = {{"4 ranks: x=2 y=2, ref", "ref", {2, 2, 1, 1, 1}},
-                 {"4 ranks: x=2 data=2, ref", "ref", {2, 1, 1, 1, 2}},
-                 {"4 ranks: y=2 data=2, cpu", "cpu", {1, 2, 1, 1, 2}},
-                 {"1 rank, cuda", "cuda", {1, 1, 1, 1, 1}},
-                 {"4 ranks: x=2 z=2, cuda", "cuda", {2, 1, 2, 1, 1}}};
+    } grids[] = {{"4 ranks: x=2 y=2, ref", "ref", {{2, 2, 1, 1, 1}}},
+                 {"4 ranks: x=2 data=2, ref", "ref", {{2, 1, 1, 1, 2}}},
+                 {"4 ranks: y=2 data=2, cpu", "cpu", {{1, 2, 1, 1, 2}}},
+                 {"1 rank, cuda", "cuda", {{1, 1, 1, 1, 1}}},
+                 {"4 ranks: x=2 z=2, cuda", "cuda", {{2, 1, 2, 1, 1}}}};
     double worst;
     AX_TRY(ax_layer_check_gradient(sample, &worst));
     AX_TRY(report_check(t, "gradient", sample->name, worst, gradient_bound));

@@ -245,9 +245,7 @@ const char *ax_config_dtype_name(int precision) { return precisions[precision].n
 
 ax_grid_size ax_config_grid(const ax_config *cfg)
 {
-    return (ax_grid_size){.x = (int)cfg->grid.x,
-                          .y = (int)cfg->grid.y,
-                          .z = (int)cfg->grid.z,
-                          .pipe = (int)cfg->grid.pipe,
-                          .data = (int)cfg->grid.data};
+#define SIZE(id, name, split) [AX_##id] = (int)cfg->grid.name,
+    return (ax_grid_size){{AX_AXES(SIZE)}};
+#undef SIZE
 }

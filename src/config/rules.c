@@ -393,15 +393,12 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
  * grid.data if there is none. */
 static int64_t grid_ranks(const ax_config *cfg, char key[16])
 {
-    int64_t product = 1;
+    const ax_grid_size size = ax_config_grid(cfg);
     snprintf(key, 16, "grid.data");
-    for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
-        int n = ax_grid_size_along(ax_config_grid(cfg), (ax_axis)a);
-        product = ax_min(product * n, INT32_MAX);
-        if (n > 1)
+    for (int a = AX_AXES_STANDARD - 1; a >= 0; a--)
+        if (size.of[a] > 1)
             axis_key((ax_axis)a, key);
-    }
-    return product;
+    return ax_grid_size_ranks(size);
 }
 
 /* Gives the ranks that the other axes leave over to the axis along which they divide the batch: data or, with
@@ -409,7 +406,7 @@ static int64_t grid_ranks(const ax_config *cfg, char key[16])
  * do not divide the number of ranks. */
 static ax_status spread_ranks(ax_config *cfg, int ranks, int64_t product, const ax_strategy *strategy)
 {
-    ax_grid_size data = {.x = 1, .y = 1, .z = 1, .pipe = 1, .data = 2};
+    const ax_grid_size data = {.of = {[AX_DATA] = 2}};
     const char *key = ax_strategy_lacks(strategy, data) ? "grid.z" : "grid.data";
     char size[16], place[32];
     if (ranks % product || ax_config_given(cfg, key))

@@ -56,8 +56,8 @@ static double lap(counter *c)
 static ax_status make_context(counter *c, const ax_ctx *real)
 {
     ax_grid_size size = ax_grid_sizes(real->grid);
-    int stages = size.pipe;
-    size.pipe = 1;
+    int stages = size.of[AX_PIPE];
+    size.of[AX_PIPE] = 1;
     c->ctx = (ax_ctx){.stream = &c->stream,
                       .compute = real->compute,
                       .accum = real->accum,

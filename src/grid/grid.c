@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const axis_names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
+static const char *const axis_names[AX_AXES_STANDARD] = {
+#define NAME(id, name, split) #name,
+    AX_AXES(NAME)
+#undef NAME
+};
 
 static const struct {
     ax_axis axis;
@@ -49,26 +53,24 @@ struct ax_grid {
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
 
-int ax_grid_size_along(ax_grid_size size, ax_axis axis)
-{
-    const int n[AX_AXES_STANDARD] = {
-        [AX_X] = size.x, [AX_Y] = size.y, [AX_Z] = size.z, [AX_PIPE] = size.pipe, [AX_DATA] = size.data};
-    return n[axis];
-}
+int ax_grid_size_along(ax_grid_size size, ax_axis axis) { return size.of[axis] ? size.of[axis] : 1; }
 
-ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD])
+int64_t ax_grid_size_ranks(ax_grid_size size)
 {
-    return (ax_grid_size){.x = n[AX_X], .y = n[AX_Y], .z = n[AX_Z], .pipe = n[AX_PIPE], .data = n[AX_DATA]};
+    int64_t product = 1;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        product = ax_min(product * ax_grid_size_along(size, (ax_axis)a), INT32_MAX);
+    return product;
 }
 
 const char *ax_axis_name(ax_axis axis) { return axis_names[axis]; }
 
-static ax_status refuse(ax_grid_size size, int ranks, int64_t product)
+static ax_status refuse(ax_grid_size size, int ranks)
 {
     char wanted[80], nearest[320];
     return ax_fail(AX_ERR_USAGE, "grid %s needs %lld ranks but there %s %d; the nearest grids that fit: %s",
-                   ax_grid_size_print(size, wanted), (long long)product, ranks == 1 ? "is" : "are", ranks,
-                   ax_grid_nearest(size, ranks, NULL, NULL, nearest));
+                   ax_grid_size_print(size, wanted), (long long)ax_grid_size_ranks(size),
+                   ranks == 1 ? "is" : "are", ranks, ax_grid_nearest(size, ranks, NULL, NULL, nearest));
 }
 
 /* ---- communicators ------------------------------------------------------------------------------- */
@@ -205,16 +207,12 @@ static ax_axis add_axis(ax_grid *grid, ax_axis of, const char *name, int size, i
 ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
 {
     *out = NULL;
-    int64_t product = 1;
-    for (int a = 0; a < AX_AXES_STANDARD; a++) {
-        int n = ax_grid_size_along(size, (ax_axis)a);
-        AX_CHECK(n >= 1, AX_ERR_USAGE, "grid axis %s has size %d; each axis must have at least 1 rank",
-                 axis_names[a], n);
-        product = ax_min(product * n, INT32_MAX);
-    }
-    int ranks = ax_comm_size(world);
-    if (product != ranks)
-        return refuse(size, ranks, product);
+    const int ranks = ax_comm_size(world);
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        AX_CHECK(size.of[a] >= 0, AX_ERR_USAGE,
+                 "grid axis %s has size %d; each axis must have at least 1 rank", axis_names[a], size.of[a]);
+    if (ax_grid_size_ranks(size) != ranks)
+        return refuse(size, ranks);
     ax_grid *grid;
     AX_TRY(ax_calloc(1, sizeof *grid, &grid));
     grid->world = world;
@@ -241,10 +239,10 @@ void ax_grid_destroy(ax_grid **grid)
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid)
 {
-    int size[AX_AXES_STANDARD];
+    ax_grid_size size;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        size[a] = grid->axis[a].size;
-    return ax_grid_size_of(size);
+        size.of[a] = grid->axis[a].size;
+    return size;
 }
 
 int ax_grid_axes(const ax_grid *grid) { return grid->axes; }

@@ -8,12 +8,12 @@
 enum { SUGGESTIONS = 3 };
 
 typedef struct candidate {
-    int size[AX_AXES_STANDARD];
+    ax_grid_size size;
     double distance;
 } candidate;
 
 typedef struct search {
-    int wanted[AX_AXES_STANDARD];
+    ax_grid_size wanted;
     ax_grid_legal_fn *legal; /* says whether a grid is legal; NULL: all grids are */
     const void *arg;
     candidate now, best[SUGGESTIONS];
@@ -22,17 +22,19 @@ typedef struct search {
 
 /* Returns the distance of two grids: the sum over axes of |log(ratio of sizes)|. An axis whose wanted size is
  * 1 counts double, because the user probably had a reason not to split along it. */
-static double distance(const int *wanted, const int *size)
+static double distance(ax_grid_size wanted, ax_grid_size size)
 {
     double sum = 0;
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        sum += fabs(log((double)size[a] / wanted[a])) * (wanted[a] == 1 ? 2.0 : 1.0);
+    for (int a = 0; a < AX_AXES_STANDARD; a++) {
+        const int n = ax_grid_size_along(wanted, (ax_axis)a);
+        sum += fabs(log((double)size.of[a] / n)) * (n == 1 ? 2.0 : 1.0);
+    }
     return sum;
 }
 
 static void keep_best(search *s)
 {
-    if (s->legal && !s->legal(s->arg, ax_grid_size_of(s->now.size)))
+    if (s->legal && !s->legal(s->arg, s->now.size))
         return;
     s->now.distance = distance(s->wanted, s->now.size);
     int at = s->n;
@@ -50,37 +52,38 @@ static void keep_best(search *s)
 static void factorize(search *s, int axis, int ranks)
 {
     if (axis == AX_AXES_STANDARD - 1) {
-        s->now.size[axis] = ranks;
+        s->now.size.of[axis] = ranks;
         keep_best(s);
         return;
     }
     for (int f = 1; f <= ranks; f++)
         if (ranks % f == 0) {
-            s->now.size[axis] = f;
+            s->now.size.of[axis] = f;
             factorize(s, axis + 1, ranks / f);
         }
 }
 
 char *ax_grid_size_print(ax_grid_size size, char out[80])
 {
-    snprintf(out, 80, "x=%d y=%d z=%d pipe=%d data=%d", size.x, size.y, size.z, size.pipe, size.data);
+    *out = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        ax_text_add(out, 80, "%s%s=%d", a ? " " : "", ax_axis_name((ax_axis)a),
+                    ax_grid_size_along(size, (ax_axis)a));
     return out;
 }
 
 /* Prints the axes of `size` whose sizes are not the wanted ones, as keys: "grid.x=1 grid.data=4". */
-static void print_changes(const int *wanted, const int *size, char out[128])
+static void print_changes(ax_grid_size wanted, ax_grid_size size, char out[128])
 {
     *out = 0;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (size[a] != wanted[a])
-            ax_text_add(out, 128, "%sgrid.%s=%d", *out ? " " : "", ax_axis_name((ax_axis)a), size[a]);
+        if (size.of[a] != ax_grid_size_along(wanted, (ax_axis)a))
+            ax_text_add(out, 128, "%sgrid.%s=%d", *out ? " " : "", ax_axis_name((ax_axis)a), size.of[a]);
 }
 
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg, char out[320])
 {
-    search s = {.legal = legal, .arg = arg};
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        s.wanted[a] = ax_grid_size_along(wanted, (ax_axis)a);
+    search s = {.wanted = wanted, .legal = legal, .arg = arg};
     factorize(&s, 0, ranks);
     snprintf(out, 320, "%s", s.n ? "" : "none");
     for (int i = 0; i < s.n; i++) {

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-const ax_grid_order ax_grid_order_default = {{AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA}};
+#define AXIS(id, name, split) AX_##id,
+const ax_grid_order ax_grid_order_default = {{AX_AXES(AXIS)}};
 
 char *ax_grid_order_print(const ax_grid_order *order, char out[32])
 {
@@ -20,6 +21,13 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
 {
     unsigned seen = 0;
     const char *at = text;
+    char names[64] = "";
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        ax_text_add(names, sizeof names, "%s%s",
+                    !a                          ? ""
+                    : a == AX_AXES_STANDARD - 1 ? " and "
+                                                : ", ",
+                    ax_axis_name((ax_axis)a));
     for (int i = 0; i < AX_AXES_STANDARD; i++) {
         size_t n = strcspn(at, ",");
         int a = 0;
@@ -27,11 +35,10 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
                (strlen(ax_axis_name((ax_axis)a)) != n || memcmp(ax_axis_name((ax_axis)a), at, n) != 0))
             a++;
         bool more = i + 1 < AX_AXES_STANDARD;
-        AX_CHECK(
-            a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
-            "the order must name each of x, y, z, pipe and data once, the innermost first, with commas and "
-            "no blanks, such as x,y,z,pipe,data; it is \"%.60s\"",
-            text);
+        AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
+                 "the order must name each of %s once, the innermost first, with commas and "
+                 "no blanks, such as x,y,z,pipe,data; it is \"%.60s\"",
+                 names, text);
         seen |= 1u << a;
         out->axis[i] = (ax_axis)a;
         at += n + more;

@@ -185,7 +185,7 @@ static ax_status open_weights(ax_pretrained *m)
     if (m->adapter)
         AX_TRY(ax_adapter_check_tables(m->adapter, m->dir, m->weights, &m->config));
     AX_TRY(ax_comm_self_create(&self));
-    ax_status status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", 1, AX_F32, 0, &dry);
+    ax_status status = ax_ctx_create(self, (ax_grid_size){{0}}, "dry", 1, AX_F32, 0, &dry);
     if (status == AX_OK)
         status = match_network(dry, m);
     ax_ctx_destroy(&dry);

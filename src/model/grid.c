@@ -13,12 +13,6 @@ static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
     return ranks;
 }
 
-static int64_t product(ax_grid_size size)
-{
-    static const ax_axes all = {.n = AX_AXES_STANDARD, .a = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA}};
-    return ranks_along(size, &all);
-}
-
 static int64_t rows_of(const ax_grid_load *load, ax_grid_size size)
 {
     return ax_max(load->micro_batch, 1) * ranks_along(size, &load->strategy->of[AX_ROLE_BATCH]);
@@ -36,7 +30,7 @@ static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
  * one. */
 static bool stages_fit(const ax_grid_load *load, ax_grid_size size)
 {
-    return !load->model || size.pipe <= load->model->layers + 2;
+    return !load->model || ax_grid_size_along(size, AX_PIPE) <= load->model->layers + 2;
 }
 
 static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
@@ -55,10 +49,9 @@ bool ax_model_fits_grid(const void *of, ax_grid_size size)
 static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char why[256])
 {
     const ax_model_config *m = load->model;
-    const int64_t rows = rows_of(load, size);
-    if (product(size) != ranks)
-        snprintf(why, 256, "it has %lld rank%s, not %d", (long long)product(size),
-                 product(size) == 1 ? "" : "s", ranks);
+    const int64_t rows = rows_of(load, size), has = ax_grid_size_ranks(size);
+    if (has != ranks)
+        snprintf(why, 256, "it has %lld rank%s, not %d", (long long)has, has == 1 ? "" : "s", ranks);
     else if (ax_strategy_lacks(load->strategy, size))
         snprintf(why, 256, "strategy %s is %s: the other axes must be 1", load->strategy->name,
                  load->strategy->help);
@@ -66,13 +59,13 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
         snprintf(why, 256,
                  "with x = %d the query heads of a rank would belong to two key heads: x must be at most the "
                  "number of key heads, %lld, or a multiple of it",
-                 size.x, (long long)m->kv_heads);
+                 ax_grid_size_along(size, AX_X), (long long)m->kv_heads);
     else if (!stages_fit(load, size))
         snprintf(
             why, 256,
             "%d pipeline stages are too many: each needs the embedding, a block or the head, and the model "
             "has %lld of these",
-            size.pipe, (long long)m->layers + 2);
+            ax_grid_size_along(size, AX_PIPE), (long long)m->layers + 2);
     else if (load->global_batch < rows)
         snprintf(
             why, 256,
@@ -89,7 +82,7 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
 
 ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks)
 {
-    if (product(size) == ranks && ax_model_fits_grid(load, size))
+    if (ax_grid_size_ranks(size) == ranks && ax_model_fits_grid(load, size))
         return AX_OK;
     char why[256], grid[80], nearest[320];
     explain(load, size, ranks, why);

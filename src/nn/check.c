@@ -296,7 +296,7 @@ static ax_status worst_gradient(bench *b, const outcome *o, double *worst)
 
 ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst)
 {
-    job j = {.sample = sample, .grid = {1, 1, 1, 1, 1}, .device = "ref"};
+    job j = {.sample = sample, .device = "ref"};
     ax_comm *self;
     bench b = {0};
     outcome o = {0};
@@ -318,11 +318,10 @@ ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid, 
                               const char *device, double *worst)
 {
     outcome serial = {0}, split = {0};
-    job one = {sample, {1, 1, 1, 1, 1}, NULL, "ref", &serial},
-        many = {sample, grid, parallel, device, &split};
+    job one = {sample, {{0}}, NULL, "ref", &serial}, many = {sample, grid, parallel, device, &split};
     ax_status status = ax_comm_threads_run(1, run_rank, &one);
     if (status == AX_OK)
-        status = ax_comm_threads_run(grid.x * grid.y * grid.z * grid.pipe * grid.data, run_rank, &many);
+        status = ax_comm_threads_run((int)ax_grid_size_ranks(grid), run_rank, &many);
     if (status == AX_OK)
         *worst = compare(&split, &serial);
     outcome_free(&serial);

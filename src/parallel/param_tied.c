@@ -113,7 +113,7 @@ static ax_status receive_and_add(ax_param_set *set, ax_comm *comm, const ax_tens
     return AX_OK;
 }
 
-static int last_stage(const ax_ctx *ctx) { return ax_grid_sizes(ctx->grid).pipe - 1; }
+static int last_stage(const ax_ctx *ctx) { return ax_grid_axis_size(ctx->grid, AX_PIPE) - 1; }
 
 ax_status ax_param_tied_grads(ax_param_set *set)
 {

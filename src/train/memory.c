@@ -125,7 +125,7 @@ static void add_key(change *c, const char *text)
 static bool hold_fewest(const ax_train_run *run, change *c)
 {
     ax_pipe_settings *pipe = &c->parallel.pipe;
-    if (run->plan.grid.pipe == 1)
+    if (run->plan.grid.of[AX_PIPE] == 1)
         return false;
     if (pipe->schedule == AX_PIPE_GPIPE)
         add_key(c, "pipe.schedule: message");
@@ -200,7 +200,7 @@ static ax_status check_parameters(const ax_train_run *run)
 {
     int64_t parameters, matmul;
     ax_machine m;
-    if (run->plan.grid.pipe > 1) /* pipeline stages hold parts of the model of different sizes */
+    if (run->plan.grid.of[AX_PIPE] > 1) /* pipeline stages hold parts of the model of different sizes */
         return AX_OK;
     const ax_model_config *model = &run->inputs.model;
     ax_model_config_params(model, &parameters, &matmul);

@@ -98,7 +98,8 @@ void ax_train_describe(const ax_model_config *config, ax_grid_size size, char mo
 {
     snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
              (long long)config->hidden);
-    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
+    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.of[AX_DATA], size.of[AX_PIPE], size.of[AX_X],
+             size.of[AX_Y], size.of[AX_Z]);
 }
 
 ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out)

@@ -41,7 +41,8 @@ static ax_status list_sets(const ax_train_run *run, int64_t *all, int *n)
         (void)ax_grid_group(grid, i, &set);
         used[set] = 1;
     }
-    ax_status status = run->plan.grid.pipe > 1 ? ax_train_max(run, used, 1 << ax_grid_axes(grid)) : AX_OK;
+    ax_status status =
+        run->plan.grid.of[AX_PIPE] > 1 ? ax_train_max(run, used, 1 << ax_grid_axes(grid)) : AX_OK;
     *n = 0;
     for (int set = 1; set < SETS; set++)
         if (used[set])
@@ -318,7 +319,7 @@ static ax_status exchange(const ax_train_run *run, ax_train_report *r, ax_metric
     row->mem_bytes = (int64_t)max[MEMORY];
     row->comm_wire_bytes = (int64_t)max[WIRE];
     row->comm_exposed_ms = max[EXPOSED] * 1e3;
-    row->pipe_wait_ms = run->plan.grid.pipe > 1 ? max[WAITED] * 1e3 : 0;
+    row->pipe_wait_ms = run->plan.grid.of[AX_PIPE] > 1 ? max[WAITED] * 1e3 : 0;
     for (int i = 0; i < r->n_axes; i++)
         r->row_axes[i] = (ax_metrics_axes){r->axes[i].name, (int64_t)max[AXES + i]};
     row->comm = r->row_axes;

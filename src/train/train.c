@@ -82,7 +82,7 @@ static ax_status find_pace(ax_train_run *run)
 {
     ax_train_state *s = &run->state;
     const ax_grid *grid = s->ctx->grid;
-    if (run->plan.grid.pipe > 1)
+    if (run->plan.grid.of[AX_PIPE] > 1)
         AX_TRY(ax_comm_split(run->world, ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE), 0, &s->stage));
     s->drawing.ranks = run->world;
     s->computing.ranks = s->stage ? s->stage : run->world;

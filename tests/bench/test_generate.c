@@ -60,10 +60,10 @@ static ax_status timed_rank(ax_comm *world, void *arg)
 static void tokens_are_timed(void **state)
 {
     (void)state;
-    static const job jobs[] = {{"cpu", {1, 1, 1, 1, 1}, AX_BF16},
-                               {"ref", {1, 1, 1, 1, 1}, AX_F32},
-                               {"check:cpu", {1, 1, 1, 1, 1}, AX_F32},
-                               {"cpu", {1, 2, 1, 1, 1}, AX_F32}};
+    static const job jobs[] = {{"cpu", {{1, 1, 1, 1, 1}}, AX_BF16},
+                               {"ref", {{1, 1, 1, 1, 1}}, AX_F32},
+                               {"check:cpu", {{1, 1, 1, 1, 1}}, AX_F32},
+                               {"cpu", {{1, 2, 1, 1, 1}}, AX_F32}};
     for (size_t i = 0; i < AX_COUNT(jobs); i++)
         assert_ranks(grid_ranks(jobs[i].grid), timed_rank, &jobs[i]);
 }

@@ -14,8 +14,9 @@ static void assert_runs(int size, ax_rank_fn *fn, void *arg)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
-static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {4, 1, 1, 1, 2}, {1, 3, 2, 1, 1},
-                                     {3, 2, 1, 1, 1}, {1, 1, 2, 1, 3}, {2, 1, 1, 1, 3}};
+static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 2, 1, 1, 1}}, {{4, 1, 1, 1, 2}},
+                                     {{1, 3, 2, 1, 1}}, {{3, 2, 1, 1, 1}}, {{1, 1, 2, 1, 3}},
+                                     {{2, 1, 1, 1, 3}}};
 /* Stage of ZeRO on each grid: with stage 1 or more, master weights and optimizer state are also split along
  * data. */
 static const int zero[AX_COUNT(grids)] = {0, 0, 1, 0, 0, 2, 3};
@@ -120,7 +121,7 @@ static ax_status layout_of_files(ax_comm *world, void *arg)
 
 static void files_hold_fused_and_transposed(void **state)
 {
-    job j = {.run = *state, .size = {2, 2, 1, 1, 2}, .step = 3, .dtype = AX_BF16};
+    job j = {.run = *state, .size = {{2, 2, 1, 1, 2}}, .step = 3, .dtype = AX_BF16};
     assert_runs(8, layout_of_files, &j);
 }
 
@@ -475,7 +476,7 @@ static void loading_compares_values(void **state)
     save_steps(*state, 0, (const int64_t[]){1}, 1);
     const char *path = at(*state, "ckpt/step-1/model.safetensors");
     flip_bit(path, size_of(path) - 1, 0);
-    job j = {.run = *state, .size = {2, 1, 1, 1, 2}};
+    job j = {.run = *state, .size = {{2, 1, 1, 1, 2}}};
     assert_runs(4, load_altered, &j);
 }
 

@@ -125,7 +125,7 @@ static ax_status save_step(known_model *m, const session *s, int64_t step)
 static ax_status save_range(ax_comm *world, const session *s)
 {
     known_model m = {.n = SMALL};
-    ax_status status = known_open(world, (ax_grid_size){1, 1, 1, 1, 1}, 2, &m);
+    ax_status status = known_open(world, (ax_grid_size){{1}}, 2, &m);
     for (int64_t step = s->first; step <= s->last && status == AX_OK; step++)
         status = save_step(&m, s, step);
     known_close(&m);
@@ -166,7 +166,7 @@ static int64_t assert_whole(const char *run, int64_t least, int64_t most)
     ax_comm *self;
     known_model m = {.n = SMALL};
     OK(ax_comm_self_create(&self));
-    OK(known_open(self, (ax_grid_size){1, 1, 1, 1, 1}, 2, &m));
+    OK(known_open(self, (ax_grid_size){{1}}, 2, &m));
     OK(ax_ckpt_load(m.set, list->item[0].dir, known_slots, NULL));
     OK(known_check(&m, step));
     known_close(&m);
@@ -308,7 +308,7 @@ static void full_where_names_cannot_be_exchanged(void **state)
 static ax_status save_on_grid(ax_comm *world, void *arg)
 {
     known_model m = {.n = SMALL};
-    ax_status status = known_open(world, (ax_grid_size){2, 2, 1, 1, 1}, 2, &m);
+    ax_status status = known_open(world, (ax_grid_size){{2, 2, 1, 1, 1}}, 2, &m);
     if (status == AX_OK)
         status = known_fill(&m, 3);
     if (status == AX_OK)

@@ -7,7 +7,7 @@
 static ax_status save_three(ax_comm *self)
 {
     known_model m = {.n = 8};
-    AX_TRY(known_open(self, (ax_grid_size){1, 1, 1, 1, 1}, 2, &m));
+    AX_TRY(known_open(self, (ax_grid_size){{1}}, 2, &m));
     for (int64_t step = 1; step <= 3; step++) {
         AX_TRY(known_fill(&m, step));
         AX_TRY(known_save(&m, "run", step, AX_F32, 0, 0));

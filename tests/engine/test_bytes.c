@@ -48,7 +48,7 @@ typedef struct terms {
 
 static int axis_size(const bytes_case *c, int axis)
 {
-    const int size[] = {c->grid.x, c->grid.y, c->grid.z, c->grid.pipe, c->grid.data};
+    const int *size = c->grid.of;
     return size[axis];
 }
 
@@ -94,7 +94,7 @@ static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axi
     gather(t, "RS_z: gradients of weights", Z, micro, block * a);
     reduce(t, "AR: outputs", in, micro * forwards, m * n / gn * e);
     reduce(t, "AR: input gradients", out, micro * inputs, m * k / gk * e);
-    reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.z * a);
+    reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.of[AX_Z] * a);
 }
 
 /* A block of Llama has seven matrices: q, k and v share their input, as gate and up do, so four input
@@ -115,16 +115,16 @@ static void block_terms(terms *t, double m)
 static void vocabulary_terms(terms *t, double m, double micro)
 {
     const bytes_case *c = t->of;
-    double e = (double)ax_dtype_size(c->compute), a = 4, width = m * D * e, y = c->grid.y;
-    double table = V * D / (double)(c->grid.x * c->grid.y), positions = T * D / y;
+    double e = (double)ax_dtype_size(c->compute), a = 4, width = m * D * e, y = c->grid.of[AX_Y];
+    double table = V * D / (double)(c->grid.of[AX_X] * c->grid.of[AX_Y]), positions = T * D / y;
     gather(t, "vocabulary: table gathered for embedding, head and its backward", Z, c->cached ? 1 : 3 * micro,
            table * e);
     gather(t, "vocabulary: gradient of the table, of head and embedding", Z, 2 * micro, table * a);
-    reduce(t, "vocabulary: gradient of the table", DATA, 1, table / c->grid.z * a);
+    reduce(t, "vocabulary: gradient of the table", DATA, 1, table / c->grid.of[AX_Z] * a);
     if (!c->llama) {
         gather(t, "positions gathered", Z, c->cached ? 1 : micro, positions * e);
         gather(t, "positions: gradient", Z, micro, positions * a);
-        reduce(t, "positions: gradient", DATA, 1, positions / c->grid.z * a);
+        reduce(t, "positions: gradient", DATA, 1, positions / c->grid.of[AX_Z] * a);
     }
     gather(t, "embedding: rows scattered to the residual width", Y, micro, width);
     reduce(t, "embedding: rows", X, micro, width / y);
@@ -149,7 +149,7 @@ static void step_terms(terms *t)
     vocabulary_terms(t, m, micro);
     /* The biases of q, k, v and up are split along x, all other vectors along y. */
     double on_x = c->llama ? 0 : L * (3 * D + H), on_y = c->llama ? LLAMA_VECTORS : VECTORS - on_x;
-    reduce(t, "gradients of vectors", Z | DATA, 1, (on_x / c->grid.x + on_y / c->grid.y) * a);
+    reduce(t, "gradients of vectors", Z | DATA, 1, (on_x / c->grid.of[AX_X] + on_y / c->grid.of[AX_Y]) * a);
     reduce(t, "loss of the step", Z | DATA, 1, 8);
     reduce(t, "norm of the gradient", ALL, 1, 8 * (c->llama ? LLAMA_PARAMS : PARAMS));
 }
@@ -212,7 +212,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     config.seq_len = T;
     config.init_std = 0.1;
     config.tie = true;
-    int rows = ROWS / (c->grid.z * c->grid.data);
+    int rows = ROWS / (c->grid.of[AX_Z] * c->grid.of[AX_DATA]);
     ax_engine_options options = {.model = &config,
                                  .seq_len = T,
                                  .micro_batch = rows > 1 ? rows / 2 : 1,
@@ -243,7 +243,8 @@ static measured measure(const bytes_case *c)
     measured out = {.of = c};
     const ax_grid_size *g = &c->grid;
     if (ax_comm_threads_run(grid_ranks(*g), run_rank, &out) != AX_OK)
-        fail_msg("%s x=%d y=%d z=%d data=%d: %s", c->strategy, g->x, g->y, g->z, g->data, ax_error_message());
+        fail_msg("%s x=%d y=%d z=%d data=%d: %s", c->strategy, g->of[AX_X], g->of[AX_Y], g->of[AX_Z],
+                 g->of[AX_DATA], ax_error_message());
     return out;
 }
 
@@ -273,8 +274,9 @@ static void equals_terms(const measured *m, const terms *t)
                 printf("  %12.1f  %s\n", t->term[i].bytes, t->term[i].name);
         name_axes(set, axes);
         fail_msg("%s x=%d y=%d z=%d data=%d %s%s%s: %.1f bytes went along %s, %.1f are accounted for",
-                 c->strategy, c->grid.x, c->grid.y, c->grid.z, c->grid.data, ax_dtype_name(c->compute),
-                 c->recompute ? " recompute" : "", c->cached ? " cached" : "", m->bytes[set], axes, want);
+                 c->strategy, c->grid.of[AX_X], c->grid.of[AX_Y], c->grid.of[AX_Z], c->grid.of[AX_DATA],
+                 ax_dtype_name(c->compute), c->recompute ? " recompute" : "", c->cached ? " cached" : "",
+                 m->bytes[set], axes, want);
     }
 }
 
@@ -287,7 +289,7 @@ static void every_byte_has_a_name(void **state)
                 for (int variant = 0; variant < 5; variant++) {
                     if (SANITIZED && variant != (x + y + z) % 5) /* a fifth of the cases */
                         continue;
-                    bytes_case c = {.grid = {x, y, z, 1, 8 / (x * y * z)},
+                    bytes_case c = {.grid = {{x, y, z, 1, 8 / (x * y * z)}},
                                     .strategy = "axonn",
                                     .compute = variant % 2 ? AX_BF16 : AX_F32,
                                     .recompute = variant == 1 || variant == 2,
@@ -323,7 +325,7 @@ static double bookkeeping(double g) { return 2 * (g - 1) / g * (4.0 * VECTORS + 
 static void data_parallelism_moves_what_ddp_does(void **state)
 {
     (void)state;
-    bytes_case c = {.grid = {1, 1, 1, 1, 8}, .strategy = "ddp", .compute = AX_BF16};
+    bytes_case c = {.grid = {{1, 1, 1, 1, 8}}, .strategy = "ddp", .compute = AX_BF16};
     moves(&c, DATA, 2 * 7 / 8.0 * 4 * MATRICES + bookkeeping(8), "gradients all-reduced in fp32");
 }
 
@@ -335,7 +337,7 @@ static void z_moves_what_fsdp_does(void **state)
     (void)state;
     for (int recompute = 0; recompute < 2; recompute++) {
         bytes_case c = {
-            .grid = {1, 1, 8, 1, 1}, .strategy = "fsdp", .compute = AX_BF16, .recompute = recompute};
+            .grid = {{1, 1, 8, 1, 1}}, .strategy = "fsdp", .compute = AX_BF16, .recompute = recompute};
         double gathered = (2 + recompute) * BLOCKS + 3 * TABLE + T * D, reduced = BLOCKS + 2 * TABLE + T * D;
         moves(&c, Z, 2 * 7 / 8.0 * (2 * gathered + 4 * reduced) + bookkeeping(8), "two micro-batches");
         c.cached = true;
@@ -348,7 +350,7 @@ static void z_moves_what_fsdp_does(void **state)
 static void z_and_data_move_what_hybrid_sharding_does(void **state)
 {
     (void)state;
-    bytes_case c = {.grid = {1, 1, 4, 1, 2}, .strategy = "hsdp", .compute = AX_BF16};
+    bytes_case c = {.grid = {{1, 1, 4, 1, 2}}, .strategy = "hsdp", .compute = AX_BF16};
     measured m = measure(&c);
     double gathered = 2 * BLOCKS + 3 * TABLE + T * D, reduced = BLOCKS + 2 * TABLE + T * D;
     assert_true(m.bytes[Z] == 2 * 3 / 4.0 * (2 * gathered + 4 * reduced));
@@ -363,7 +365,7 @@ static void z_and_data_move_what_hybrid_sharding_does(void **state)
 static void x_moves_what_megatron_does(void **state)
 {
     (void)state;
-    bytes_case c = {.grid = {8, 1, 1, 1, 1}, .strategy = "megatron", .compute = AX_BF16};
+    bytes_case c = {.grid = {{8, 1, 1, 1, 1}}, .strategy = "megatron", .compute = AX_BF16};
     double rows = ROWS * T, activations = (4 * L + 2) * rows * D * 2;
     moves(&c, X, 2 * 7 / 8.0 * (activations + 3 * rows * 4 + 8 * PARAMS), "activations all-reduced");
 }
@@ -375,7 +377,7 @@ static void zero_moves_what_zero_does(void **state)
 {
     (void)state;
     double reduced = BLOCKS + 2 * TABLE + T * D, gathered = 2 * BLOCKS + 3 * TABLE + T * D;
-    bytes_case c = {.grid = {1, 1, 1, 1, 8}, .strategy = "ddp", .compute = AX_BF16, .zero = 1};
+    bytes_case c = {.grid = {{1, 1, 1, 1, 8}}, .strategy = "ddp", .compute = AX_BF16, .zero = 1};
     moves(&c, DATA, 7 / 8.0 * (4 * MATRICES + 2 * MATRICES) + bookkeeping(8), "ZeRO-1");
     c.zero = 2;
     moves(&c, DATA, 7 / 8.0 * (2 * 4 * reduced + 2 * MATRICES) + bookkeeping(8), "ZeRO-2");

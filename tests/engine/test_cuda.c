@@ -25,7 +25,7 @@ static void layers_equal_the_reference(void **state)
     static const struct {
         ax_grid_size grid;
         int zero;
-    } cases[] = {{{1, 1, 1, 1, 1}, 0}, {{2, 1, 2, 1, 1}, 0}, {{1, 2, 1, 1, 2}, 3}};
+    } cases[] = {{{{1, 1, 1, 1, 1}}, 0}, {{{2, 1, 2, 1, 1}}, 0}, {{{1, 2, 1, 1, 2}}, 3}};
     (void)state;
     for (int s = 0; s < ax_layer_sample_count; s++)
         for (size_t i = 0; i < AX_COUNT(cases) - SANITIZED; i++) {
@@ -70,7 +70,7 @@ static void ranks_share_a_gpu(void **state)
     (void)state;
     eq_run one = eq_do(eq_serial(EQ_GROUPED, "ref", AX_F64, 2)),
            split = eq_serial(EQ_GROUPED, "cuda", AX_F64, 2);
-    split.grid = (ax_grid_size){2, 1, 2, 1, 2};
+    split.grid = (ax_grid_size){{2, 1, 2, 1, 2}};
     split.parallel.zero = 1;
     split = eq_do(split);
     eq_assert_equal(&split, &one, 1e-12, 1e-11);
@@ -265,7 +265,7 @@ static void the_host_waits_for_results_only(void **state)
         ax_engine *engine = NULL;
         ax_ctx *ctx;
         ax_dtype compute = bf16 ? AX_BF16 : AX_F32;
-        ax_grid_size one = {1, 1, 1, 1, 1};
+        ax_grid_size one = {{1, 1, 1, 1, 1}};
         assert_int_equal(ax_family_find("gpt2", &config.family), AX_OK);
         assert_int_equal(ax_optim_find("adamw", &options.optim), AX_OK);
         assert_int_equal(ax_ctx_create(self, one, "cuda", 1, compute, 1, &ctx), AX_OK);

@@ -51,7 +51,8 @@ static ax_engine_options options_of(const setup *s, const ax_model_config *confi
     ax_engine_options o = {.model = config,
                            .seq_len = s->seq_len,
                            .micro_batch = s->rows,
-                           .global_batch = s->rows * s->micro_batches * s->grid.z * s->grid.data,
+                           .global_batch =
+                               s->rows * s->micro_batches * s->grid.of[AX_Z] * s->grid.of[AX_DATA],
                            .recompute = s->recompute};
     if (!s->evaluates)
         OK(ax_optim_find("adamw", &o.optim));
@@ -69,7 +70,7 @@ static void find(const setup *s, int rank, result *out)
     int64_t *costs;
     ctx.parallel = ax_parallel_default;
     ctx.parallel.zero = s->zero;
-    int ranks = s->grid.x * s->grid.y * s->grid.z * s->grid.pipe * s->grid.data;
+    int ranks = (int)ax_grid_size_ranks(s->grid);
     OK(ax_comm_dry_create(rank, ranks, &world));
     ctx.world = world;
     OK(ax_device_open("dry", 1, &ctx.dev));
@@ -80,7 +81,7 @@ static void find(const setup *s, int rank, result *out)
     OK(ax_engine_create(&ctx, &options, NULL, 0, &engine));
     *out = (result){.cost = {0}};
     memcpy(out->cost, costs, (size_t)(s->layers + 2) * sizeof *costs);
-    memcpy(out->cut, ax_engine_model(engine)->cut, (size_t)(s->grid.pipe + 1) * sizeof *out->cut);
+    memcpy(out->cut, ax_engine_model(engine)->cut, (size_t)(s->grid.of[AX_PIPE] + 1) * sizeof *out->cut);
     free(costs);
     ax_engine_destroy(&engine);
     ax_grid_destroy(&ctx.grid);
@@ -112,25 +113,26 @@ static void cuts_are_the_best(void **state)
 {
     (void)state;
     static const setup all[] = {
-        {"gpt2", NULL, 12, 128, 5000, 64, 4, 8, .compute = AX_BF16, .grid = {1, 1, 1, 2, 1}},
-        {"gpt2", NULL, 12, 128, 500, 64, 4, 1, .compute = AX_F32, .grid = {1, 1, 1, 4, 1}, .recompute = 2},
-        {"qwen2", "011011000111", 12, 64, 900, 512, 1, 4, .compute = AX_BF16, .grid = {1, 1, 1, 3, 1}},
-        {"llama", NULL, 7, 96, 900, 33, 1, 4, .lora = 4, .compute = AX_F32, .grid = {2, 1, 1, 5, 1}},
-        {"gpt2", NULL, 5, 64, 100, 20, 3, 2, .compute = AX_F64, .grid = {1, 2, 2, 7, 1}, .zero = 2},
-        {"qwen3", NULL, 9, 64, 100, 20, 3, 2, .compute = AX_F16, .grid = {1, 1, 1, 3, 2}, .evaluates = true},
+        {"gpt2", NULL, 12, 128, 5000, 64, 4, 8, .compute = AX_BF16, .grid = {{1, 1, 1, 2, 1}}},
+        {"gpt2", NULL, 12, 128, 500, 64, 4, 1, .compute = AX_F32, .grid = {{1, 1, 1, 4, 1}}, .recompute = 2},
+        {"qwen2", "011011000111", 12, 64, 900, 512, 1, 4, .compute = AX_BF16, .grid = {{1, 1, 1, 3, 1}}},
+        {"llama", NULL, 7, 96, 900, 33, 1, 4, .lora = 4, .compute = AX_F32, .grid = {{2, 1, 1, 5, 1}}},
+        {"gpt2", NULL, 5, 64, 100, 20, 3, 2, .compute = AX_F64, .grid = {{1, 2, 2, 7, 1}}, .zero = 2},
+        {"qwen3", NULL, 9, 64, 100, 20, 3, 2, .compute = AX_F16, .grid = {{1, 1, 1, 3, 2}},
+         .evaluates = true},
     };
     for (size_t i = 0; i < AX_COUNT(all); i++) {
         const setup *s = &all[i];
         result r;
         int64_t most = 0;
         find(s, 0, &r);
-        for (int p = 0; p < s->grid.pipe; p++) {
+        for (int p = 0; p < s->grid.of[AX_PIPE]; p++) {
             int64_t first = p ? r.cut[p] + 1 : 0,
-                    end = p < s->grid.pipe - 1 ? r.cut[p + 1] + 1 : s->layers + 2;
+                    end = p < s->grid.of[AX_PIPE] - 1 ? r.cut[p + 1] + 1 : s->layers + 2;
             assert_true(first < end);
             most = ax_max(most, sum(r.cost, first, end));
         }
-        assert_int_equal(most, best_of(r.cost, 0, s->layers + 2, s->grid.pipe));
+        assert_int_equal(most, best_of(r.cost, 0, s->layers + 2, s->grid.of[AX_PIPE]));
     }
 }
 
@@ -138,7 +140,7 @@ static void cuts_are_the_best(void **state)
 static void windows_are_counted(void **state)
 {
     (void)state;
-    setup s = {"qwen2", NULL, 12, 128, 64, 4096, 1, 4, .compute = AX_F32, .grid = {1, 1, 1, 2, 1}};
+    setup s = {"qwen2", NULL, 12, 128, 64, 4096, 1, 4, .compute = AX_F32, .grid = {{1, 1, 1, 2, 1}}};
     result none, later, earlier;
     find(&s, 0, &none);
     s.window_layers = "000000111111";
@@ -157,7 +159,7 @@ static void windows_are_counted(void **state)
 static void frozen_weights_are_counted(void **state)
 {
     (void)state;
-    setup s = {"gpt2", NULL, 12, 128, 8000, 64, 1, 1, .compute = AX_BF16, .grid = {1, 1, 1, 2, 1}};
+    setup s = {"gpt2", NULL, 12, 128, 8000, 64, 1, 1, .compute = AX_BF16, .grid = {{1, 1, 1, 2, 1}}};
     result full, frozen;
     find(&s, 0, &full);
     s.lora = 4;
@@ -166,7 +168,7 @@ static void frozen_weights_are_counted(void **state)
     assert_true(full.cost[0] > full.cost[1] && frozen.cost[0] < frozen.cost[1] / 4);
     /* Long rows: attention, which has no weights, is most of a block, so freezing makes the head alone
      * cheaper by a third. */
-    s = (setup){"gpt2", NULL, 4, 512, 5000, 16384, 1, 64, .compute = AX_F32, .grid = {1, 1, 1, 2, 1}};
+    s = (setup){"gpt2", NULL, 4, 512, 5000, 16384, 1, 64, .compute = AX_F32, .grid = {{1, 1, 1, 2, 1}}};
     find(&s, 0, &full);
     s.lora = 1;
     find(&s, 0, &frozen);
@@ -179,7 +181,7 @@ static void frozen_weights_are_counted(void **state)
 static void recomputation_is_counted(void **state)
 {
     (void)state;
-    setup s = {"llama", NULL, 8, 1024, 8192, 128, 8, 16, .compute = AX_F32, .grid = {1, 1, 1, 2, 1}};
+    setup s = {"llama", NULL, 8, 1024, 8192, 128, 8, 16, .compute = AX_F32, .grid = {{1, 1, 1, 2, 1}}};
     result kept, again;
     find(&s, 0, &kept);
     s.recompute = 1;
@@ -195,15 +197,15 @@ static void ranks_agree(void **state)
 {
     (void)state;
     static const setup all[] = {
-        {"gpt2", NULL, 7, 96, 333, 32, 2, 3, .compute = AX_F32, .grid = {2, 3, 1, 3, 2}, .zero = 1},
-        {"llama", NULL, 7, 96, 333, 32, 2, 3, .compute = AX_BF16, .grid = {3, 1, 2, 3, 1}, .zero = 3},
-        {"qwen2", "0110110", 7, 32, 65, 300, 1, 3, .compute = AX_F32, .grid = {1, 2, 2, 3, 2}, .lora = 3},
+        {"gpt2", NULL, 7, 96, 333, 32, 2, 3, .compute = AX_F32, .grid = {{2, 3, 1, 3, 2}}, .zero = 1},
+        {"llama", NULL, 7, 96, 333, 32, 2, 3, .compute = AX_BF16, .grid = {{3, 1, 2, 3, 1}}, .zero = 3},
+        {"qwen2", "0110110", 7, 32, 65, 300, 1, 3, .compute = AX_F32, .grid = {{1, 2, 2, 3, 2}}, .lora = 3},
     };
     for (size_t i = 0; i < AX_COUNT(all); i++) {
         const ax_grid_size *g = &all[i].grid;
         result first, other;
         find(&all[i], 0, &first);
-        for (int rank = 1; rank < g->x * g->y * g->z * g->pipe * g->data; rank++) {
+        for (int rank = 1; rank < (int)ax_grid_size_ranks(*g); rank++) {
             find(&all[i], rank, &other);
             assert_memory_equal(&first, &other, sizeof first);
         }

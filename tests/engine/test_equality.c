@@ -60,7 +60,7 @@ static void a_weight_in_the_cache_is_used_twice_in_a_row(void **state)
     eq_run serial = eq_serial(EQ_SCARCE, "ref", AX_F64, 2);
     serial.rows = 24;
     eq_run one = eq_do(serial);
-    serial.grid = (ax_grid_size){1, 6, 1, 1, 2};
+    serial.grid = (ax_grid_size){{1, 6, 1, 1, 2}};
     serial.parallel.zero = 3;
     eq_run split = eq_do(serial);
     eq_assert_equal(&split, &one, 1e-12, 1e-11);
@@ -106,15 +106,15 @@ static void options_of_distribution_change_nothing(void **state)
         bool overlap;
         size_t cache;
     } rows[] = {
-        {"megatron", {8, 1, 1, 1, 1}, 0, true, 0},     {"megatron", {2, 1, 1, 1, 4}, 1, true, 0},
-        {"fsdp", {1, 1, 8, 1, 1}, 0, true, 0},         {"fsdp", {1, 1, 8, 1, 1}, 0, false, 1 << 16},
-        {"hsdp", {1, 1, 4, 1, 2}, 0, true, 0},         {"hsdp", {1, 1, 2, 1, 4}, 2, false, 0},
-        {"ddp", {1, 1, 1, 1, 8}, 0, true, 0},          {"ddp", {1, 1, 1, 1, 8}, 1, true, 0},
-        {"ddp", {1, 1, 1, 1, 8}, 2, true, 0},          {"ddp", {1, 1, 1, 1, 8}, 3, true, 0},
-        {"axonn", {1, 2, 2, 1, 2}, 1, true, 1 << 20},  {"axonn", {2, 1, 2, 1, 2}, 3, true, 1 << 14},
-        {"axonn", {2, 2, 1, 1, 2}, 2, false, 0},       {"axonn", {4, 1, 1, 1, 2}, 3, false, 1 << 20},
-        {"axonn", {2, 2, 2, 1, 1}, 0, false, 1 << 20}, {"axonn", {2, 2, 2, 1, 1}, 1, true, 0},
-        {"axonn", {1, 1, 1, 1, 1}, 1, true, 0},        {"axonn", {1, 1, 2, 1, 1}, 3, true, 0},
+        {"megatron", {{8, 1, 1, 1, 1}}, 0, true, 0},     {"megatron", {{2, 1, 1, 1, 4}}, 1, true, 0},
+        {"fsdp", {{1, 1, 8, 1, 1}}, 0, true, 0},         {"fsdp", {{1, 1, 8, 1, 1}}, 0, false, 1 << 16},
+        {"hsdp", {{1, 1, 4, 1, 2}}, 0, true, 0},         {"hsdp", {{1, 1, 2, 1, 4}}, 2, false, 0},
+        {"ddp", {{1, 1, 1, 1, 8}}, 0, true, 0},          {"ddp", {{1, 1, 1, 1, 8}}, 1, true, 0},
+        {"ddp", {{1, 1, 1, 1, 8}}, 2, true, 0},          {"ddp", {{1, 1, 1, 1, 8}}, 3, true, 0},
+        {"axonn", {{1, 2, 2, 1, 2}}, 1, true, 1 << 20},  {"axonn", {{2, 1, 2, 1, 2}}, 3, true, 1 << 14},
+        {"axonn", {{2, 2, 1, 1, 2}}, 2, false, 0},       {"axonn", {{4, 1, 1, 1, 2}}, 3, false, 1 << 20},
+        {"axonn", {{2, 2, 2, 1, 1}}, 0, false, 1 << 20}, {"axonn", {{2, 2, 2, 1, 1}}, 1, true, 0},
+        {"axonn", {{1, 1, 1, 1, 1}}, 1, true, 0},        {"axonn", {{1, 1, 2, 1, 1}}, 3, true, 0},
     };
     for (int m = 0; m < EQ_MODELS; m++) {
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, 4), one = eq_do(serial);

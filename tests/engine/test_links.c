@@ -83,7 +83,7 @@ static ax_status grid_of_eight(ax_comm *world, void *arg)
     static const ax_coll_args any = {.coll = AX_ALL_GATHER, .count = 1, .dtype = AX_BF16};
     ax_ctx *ctx;
     (void)arg;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){4, 1, 2, 1, 1}, "cuda", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{4, 1, 2, 1, 1}}, "cuda", 1, AX_F32, 1, &ctx));
     int factoring;
     ax_status status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, 2, &factoring);
     for (unsigned set = 0; set < 1u << ax_grid_axes(ctx->grid) && status == AX_OK; set++) {
@@ -111,7 +111,7 @@ static void grids_are_connected(void **state)
 /* Bounds as in test_cuda.c. */
 static void layers_equal_the_reference(void **state)
 {
-    static const ax_grid_size grids[] = {{2, 1, 2, 1, 1}, {1, 2, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{2, 1, 2, 1, 1}}, {{1, 2, 1, 1, 1}}};
     (void)state;
     for (int s = 0; s < ax_layer_sample_count; s++)
         for (size_t i = 0; i < AX_COUNT(grids) - SANITIZED; i++) {
@@ -131,7 +131,7 @@ static void training_equals_the_reference(void **state)
     static const struct {
         ax_grid_size grid;
         int zero;
-    } cases[] = {{{2, 1, 2, 1, 2}, 1}, {{1, 2, 1, 1, 2}, 3}, {{1, 1, 2, 1, 1}, 0}};
+    } cases[] = {{{{2, 1, 2, 1, 2}}, 1}, {{{1, 2, 1, 1, 2}}, 3}, {{{1, 1, 2, 1, 1}}, 0}};
     (void)state;
     eq_run one = eq_do(eq_serial(EQ_GROUPED, "ref", AX_F64, 2));
     for (size_t i = 0; i < (SANITIZED ? 1 : AX_COUNT(cases)); i++) {
@@ -150,7 +150,7 @@ static void training_equals_the_reference(void **state)
         ax_dtype compute = fp16 ? AX_F16 : AX_BF16;
         eq_gap gap = eq_rounding_gap(EQ_GPT2, "ref", compute, 2);
         eq_run rounded = eq_serial(EQ_GPT2, "cuda", compute, 2);
-        rounded.grid = (ax_grid_size){2, 1, gpus < 4 ? 1 : 2, 1, 1};
+        rounded.grid = (ax_grid_size){{2, 1, gpus < 4 ? 1 : 2, 1, 1}};
         rounded = eq_do(rounded);
         eq_assert_as_near(&rounded, &one, &gap);
         eq_free(&rounded);

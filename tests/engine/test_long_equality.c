@@ -16,7 +16,7 @@
  * illegal. */
 static int compare(eq_run split, const eq_run *one, double loss_bound, double grad_bound)
 {
-    if (!eq_heads_fit(split.model, split.grid.x))
+    if (!eq_heads_fit(split.model, split.grid.of[AX_X]))
         return 0; /* refused, as tests/model/test_grid.c shows */
     split = eq_do(split);
     eq_assert_equal(&split, one, loss_bound, grad_bound);

@@ -18,10 +18,10 @@ static const struct {
     ax_grid_size size;
     int zero;
 } grids[GRIDS] = {
-    {{1, 1, 1, 1, 1}, 0}, {{2, 1, 1, 1, 1}, 0}, {{1, 2, 1, 1, 1}, 0}, {{1, 1, 2, 1, 1}, 0},
-    {{1, 1, 1, 1, 2}, 0}, {{1, 1, 1, 1, 2}, 1}, {{1, 1, 1, 1, 2}, 2}, {{1, 1, 1, 1, 2}, 3},
-    {{1, 3, 1, 1, 1}, 0}, {{2, 2, 1, 1, 1}, 0}, {{2, 1, 2, 1, 1}, 0}, {{2, 1, 1, 1, 2}, 3},
-    {{1, 2, 1, 1, 2}, 2}, {{1, 1, 2, 1, 2}, 1},
+    {{{1, 1, 1, 1, 1}}, 0}, {{{2, 1, 1, 1, 1}}, 0}, {{{1, 2, 1, 1, 1}}, 0}, {{{1, 1, 2, 1, 1}}, 0},
+    {{{1, 1, 1, 1, 2}}, 0}, {{{1, 1, 1, 1, 2}}, 1}, {{{1, 1, 1, 1, 2}}, 2}, {{{1, 1, 1, 1, 2}}, 3},
+    {{{1, 3, 1, 1, 1}}, 0}, {{{2, 2, 1, 1, 1}}, 0}, {{{2, 1, 2, 1, 1}}, 0}, {{{2, 1, 1, 1, 2}}, 3},
+    {{{1, 2, 1, 1, 2}}, 2}, {{{1, 1, 2, 1, 2}}, 1},
 };
 static const int pipes[PIPES] = {1, 2, 3, 4, 8};
 static const struct {
@@ -53,7 +53,7 @@ static pipe_setup setup_of(const int at[FACTORS])
                     .family = (pipe_family)at[FAMILY],
                     .recompute = at[RECOMPUTE],
                     .tied = at[TIED]};
-    s.grid.pipe = pipes[at[PIPE]];
+    s.grid.of[AX_PIPE] = pipes[at[PIPE]];
     return s;
 }
 
@@ -64,9 +64,9 @@ static pipe_setup setup_of(const int at[FACTORS])
 static bool fits(const int at[FACTORS])
 {
     pipe_setup s = setup_of(at);
-    bool chunks = s.schedule == INTERLEAVED && s.grid.pipe > 1;
+    bool chunks = s.schedule == INTERLEAVED && s.grid.of[AX_PIPE] > 1;
     return grid_ranks(s.grid) <= PIPE_RANKS &&
-           (!chunks || (s.grid.pipe <= 4 && s.micro_batches % s.grid.pipe == 0));
+           (!chunks || (s.grid.of[AX_PIPE] <= 4 && s.micro_batches % s.grid.of[AX_PIPE] == 0));
 }
 
 static void mark(matrix *m, const int at[FACTORS])

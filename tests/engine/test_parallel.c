@@ -66,7 +66,7 @@ static void overlapped_and_not(setup s, const setup *serial)
     same_bits(&late, &plain);
     if (steps_check(&late, serial) != AX_OK)
         fail_msg("%s", ax_error_message());
-    if (s.parallel.zero == 0 && s.grid.z > 1)
+    if (s.parallel.zero == 0 && s.grid.of[AX_Z] > 1)
         assert_true(late.outstanding > 2);
     free(late.weights);
     free(plain.weights);
@@ -76,19 +76,21 @@ static void overlapped_and_not(setup s, const setup *serial)
 static void grids_train_as_one_rank_does(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{1, 1, 2, 1, 1}, {1, 1, 1, 1, 2}, {1, 1, 2, 1, 2}, {2, 1, 2, 1, 2},
-                                         {1, 2, 2, 1, 2}, {1, 1, 4, 1, 2}, {1, 1, 2, 1, 4}, {2, 2, 2, 1, 1},
-                                         {1, 1, 3, 1, 2}, {1, 1, 1, 1, 3}, {2, 1, 1, 1, 3}, {1, 1, 8, 1, 1}};
+    static const ax_grid_size grids[] = {{{1, 1, 2, 1, 1}}, {{1, 1, 1, 1, 2}}, {{1, 1, 2, 1, 2}},
+                                         {{2, 1, 2, 1, 2}}, {{1, 2, 2, 1, 2}}, {{1, 1, 4, 1, 2}},
+                                         {{1, 1, 2, 1, 4}}, {{2, 2, 2, 1, 1}}, {{1, 1, 3, 1, 2}},
+                                         {{1, 1, 1, 1, 3}}, {{2, 1, 1, 1, 3}}, {{1, 1, 8, 1, 1}}};
     setup base = {
-        .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
+        .shape = &odd, .grid = {{1, 1, 1, 1, 1}}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
     setup serial = run(base);
     int turn = 0;
     for (size_t i = 0; i < AX_COUNT(grids); i++)
-        for (int zero = 0; zero < (grids[i].data > 1 ? 4 : 2); zero++) /* without data, ZeRO 1 is ZeRO 0 */
+        for (int zero = 0; zero < (grids[i].of[AX_DATA] > 1 ? 4 : 2);
+             zero++) /* without data, ZeRO 1 is ZeRO 0 */
             for (int micro_steps = 1; micro_steps <= 3; micro_steps++) {
                 /* All three numbers of micro-steps on one grid, one of them on the others; under sanitizers
                  * half of these. */
-                int64_t share = GLOBAL / (grids[i].z * grids[i].data);
+                int64_t share = GLOBAL / (grids[i].of[AX_Z] * grids[i].of[AX_DATA]);
                 bool mine = (i == 2 && !SANITIZED) || micro_steps == 1 + (int)(i + (size_t)zero) % 3;
                 if (share % micro_steps || !mine || (SANITIZED && (i + (size_t)zero) % 2))
                     continue;
@@ -112,11 +114,11 @@ static void strategies_train_as_one_rank_does(void **state)
         const char *name;
         ax_grid_size grid;
         int zero;
-    } rows[] = {{"megatron", {2, 1, 1, 1, 2}, 2}, {"megatron", {3, 1, 1, 1, 2}, 3},
-                {"fsdp", {1, 1, 4, 1, 1}, 0},     {"hsdp", {1, 1, 2, 1, 3}, 1},
-                {"ddp", {1, 1, 1, 1, 4}, 0},      {"ddp", {1, 1, 1, 1, 3}, 3}};
+    } rows[] = {{"megatron", {{2, 1, 1, 1, 2}}, 2}, {"megatron", {{3, 1, 1, 1, 2}}, 3},
+                {"fsdp", {{1, 1, 4, 1, 1}}, 0},     {"hsdp", {{1, 1, 2, 1, 3}}, 1},
+                {"ddp", {{1, 1, 1, 1, 4}}, 0},      {"ddp", {{1, 1, 1, 1, 3}}, 3}};
     setup base = {
-        .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
+        .shape = &odd, .grid = {{1, 1, 1, 1, 1}}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
     setup serial = run(base);
     for (size_t i = 0; i < AX_COUNT(rows); i++) {
         setup s = base;
@@ -136,7 +138,7 @@ static void overlap_changes_no_bit_in_bf16(void **state)
     (void)state;
     for (int zero = 0; zero < 4; zero++) {
         setup s = {.shape = &odd,
-                   .grid = {1, 1, 2, 1, 2},
+                   .grid = {{1, 1, 2, 1, 2}},
                    .parallel = together,
                    .micro_batch = 2,
                    .recompute = zero % 2,
@@ -168,7 +170,7 @@ static int64_t z_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;
     int64_t linear = linear_count(h), tokens = h->vocab * h->hidden, positions = h->seq_len * h->hidden,
-            z = s->grid.z;
+            z = s->grid.of[AX_Z];
     bool cached = s->parallel.weight_cache;
     int64_t gathers =
         cached ? linear + tokens + positions : m * ((s->recompute ? 3 : 2) * linear + 3 * tokens + positions);
@@ -183,7 +185,7 @@ static int64_t data_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;
     int64_t linear = linear_count(h), tokens = h->vocab * h->hidden, positions = h->seq_len * h->hidden,
-            all = linear + tokens + positions, d = s->grid.data, z = s->grid.z;
+            all = linear + tokens + positions, d = s->grid.of[AX_DATA], z = s->grid.of[AX_Z];
     int64_t scattered = s->parallel.zero >= 2 ? m * (linear + 2 * tokens + positions) : all;
     int64_t gathered = s->parallel.zero < 3 ? all
                        : s->parallel.weight_cache
@@ -197,7 +199,7 @@ static int64_t data_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 static void bytes_are_those_of_the_closed_forms(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{1, 1, 2, 1, 2}, {1, 1, 4, 1, 2}, {1, 1, 2, 1, 4}};
+    static const ax_grid_size grids[] = {{{1, 1, 2, 1, 2}}, {{1, 1, 4, 1, 2}}, {{1, 1, 2, 1, 4}}};
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         for (int zero = 0; zero < 4; zero++)
             for (int how = 0; how < 4; how++) {
@@ -207,7 +209,7 @@ static void bytes_are_those_of_the_closed_forms(void **state)
                 s.parallel.zero = zero;
                 s.recompute = how % 2;
                 s.parallel.weight_cache = how / 2 ? 1 << 20 : 0;
-                int64_t share = GLOBAL / (grids[i].z * grids[i].data), m = share % 2 ? 3 : 2;
+                int64_t share = GLOBAL / (grids[i].of[AX_Z] * grids[i].of[AX_DATA]), m = share % 2 ? 3 : 2;
                 s.micro_batch = share / m;
                 s = run(s);
                 if (s.z_bytes != z_bytes(&s, m, 2, 4) || s.data_bytes != data_bytes(&s, m, 2, 4))
@@ -226,7 +228,7 @@ static void gathers_run_beside_kernels(void **state)
     enum { MICRO_STEPS = 2 };
     for (int recompute = 0; recompute < 2; recompute++) {
         setup s = {.shape = &even,
-                   .grid = {1, 1, 2, 1, 1},
+                   .grid = {{1, 1, 2, 1, 1}},
                    .parallel = together,
                    .micro_batch = GLOBAL / 2 / MICRO_STEPS,
                    .recompute = recompute,

@@ -125,7 +125,7 @@ static ax_status run_stage(ax_comm *world, void *arg)
 {
     setup *t = arg;
     stage s = {.tasks = 0};
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, STAGES, 1}, "cuda", 1, AX_F32, 0, &s.ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1, 1, 1, STAGES, 1}}, "cuda", 1, AX_F32, 0, &s.ctx));
     s.ctx->parallel.pipe = t->pipe;
     ax_status status = prepare(&s);
     if (status == AX_OK)

@@ -118,12 +118,12 @@ static ax_status run_rank(ax_comm *world, void *arg)
 static setup run(setup s)
 {
     const ax_grid_size *g = &s.grid;
-    OK(ax_comm_threads_run(g->x * g->y * g->z * g->pipe * g->data, run_rank, &s));
+    OK(ax_comm_threads_run((int)ax_grid_size_ranks(*g), run_rank, &s));
     return s;
 }
 
 static const setup base = {.device = "cpu",
-                           .grid = {1, 1, 1, 1, 1},
+                           .grid = {{1, 1, 1, 1, 1}},
                            .micro_batch = 2,
                            .compute = AX_F32,
                            .dropout = 0.2,
@@ -223,8 +223,9 @@ static double worst_of(const double *a, const double *b, int64_t n)
 static void grids_train_as_one_rank_does(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 1, 1, 2}, {1, 1, 1, 1, 4},
-                                         {2, 2, 1, 1, 2}, {3, 1, 1, 1, 2}, {1, 3, 1, 1, 1}, {4, 2, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{2, 1, 1, 1, 1}}, {{1, 2, 1, 1, 1}}, {{1, 1, 1, 1, 2}},
+                                         {{1, 1, 1, 1, 4}}, {{2, 2, 1, 1, 2}}, {{3, 1, 1, 1, 2}},
+                                         {{1, 3, 1, 1, 1}}, {{4, 2, 1, 1, 1}}};
     setup serial = base;
     serial.device = "ref";
     serial.compute = AX_F64;
@@ -235,14 +236,14 @@ static void grids_train_as_one_rank_does(void **state)
         s.compute = AX_F64;
         s.grid = grids[i];
         s.threads = 1;
-        s.micro_batch = grids[i].data == 4 ? 1 : 2;
+        s.micro_batch = grids[i].of[AX_DATA] == 4 ? 1 : 2;
         s.recompute = i % 2;
         s = run(s);
         double loss = worst_of(s.loss, serial.loss, STEPS), norm = worst_of(s.norm, serial.norm, STEPS),
                eval = worst_of(&s.eval, &serial.eval, 1),
                weights = worst_of(s.weights, serial.weights, s.n_weights);
-        printf("x=%d y=%d data=%d: loss %.1e, norm %.1e, eval %.1e, weights %.1e\n", grids[i].x, grids[i].y,
-               grids[i].data, loss, norm, eval, weights);
+        printf("x=%d y=%d data=%d: loss %.1e, norm %.1e, eval %.1e, weights %.1e\n", grids[i].of[AX_X],
+               grids[i].of[AX_Y], grids[i].of[AX_DATA], loss, norm, eval, weights);
         assert_true(loss < 1e-11 && norm < 1e-11 && eval < 1e-11 && weights < 1e-9);
         free(s.weights);
     }

@@ -60,7 +60,7 @@ static void set_up(void)
     FUZZ_HOLDS(ax_train_open_model(&run, &run.inputs) == AX_OK);
     FUZZ_HOLDS(ax_train_open_data(&run, &run.inputs, &run.state.signal) == AX_OK);
     FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
-    FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
+    FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
     FUZZ_HOLDS(ax_model_create(ctx, &run.inputs.model, &(ax_model_use){.positions = 1}, &model) == AX_OK);
     FUZZ_HOLDS(ax_layer_param_set(model->root, run.plan.options.optim->slots, &set) == AX_OK);
 }

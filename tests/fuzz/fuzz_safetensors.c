@@ -172,7 +172,7 @@ static ax_param_set *parameters(void)
     if (set)
         return set;
     bool made = ax_comm_self_create(&world) == AX_OK &&
-                ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx) == AX_OK;
+                ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx) == AX_OK;
     for (int i = 0; made && i < 2; i++) {
         made = ax_param_create(ctx, key[i], 2, dim, unit, role, AX_INIT_ZERO, 0, &param[i]) == AX_OK &&
                ax_strdup(key[i], &param[i]->file.key) == AX_OK;

@@ -75,7 +75,7 @@ static ax_grid *grid(void)
     static ax_grid *grid;
     if (!grid)
         FUZZ_HOLDS(ax_comm_self_create(&world) == AX_OK &&
-                   ax_grid_create(world, (ax_grid_size){1, 1, 1, 1, 1}, &grid) == AX_OK);
+                   ax_grid_create(world, (ax_grid_size){{1}}, &grid) == AX_OK);
     return grid;
 }
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static const ax_grid_size eight = {.x = 2, .y = 1, .z = 2, .pipe = 1, .data = 2};
+static const ax_grid_size eight = {{2, 1, 2, 1, 2}};
 
 static ax_status coordinates(ax_grid *grid)
 {
@@ -174,7 +174,7 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
     ax_grid *grid;
     int f, again;
     char text[AX_AXISSET_TEXT];
-    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{6, 1, 1, 1, 1}}, &grid));
     int me = ax_grid_rank(grid);
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 6, &f));
     EXPECT(ax_grid_factoring(grid, f).major == AX_X && ax_grid_effective(grid, 31) == 1 << AX_X);
@@ -182,7 +182,7 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
            !strcmp(ax_error_message(),
                    "ax_grid_factor: grid axis x = 6 cannot have the factor x.kv = 4; choose a divisor of 6"));
     ax_grid_destroy(&grid);
-    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{6, 1, 1, 1, 1}}, &grid));
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 3, &f));
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 3, &again));
     EXPECT(f == again && ax_grid_axes(grid) == AX_AXES_STANDARD + 2);
@@ -212,7 +212,7 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
     AX_TRY(ax_wait(&work));
     EXPECT(sum == (me % 2 ? 1 + 3 + 5 : 0 + 2 + 4));
     ax_grid_destroy(&grid);
-    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 3, .y = 2, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{3, 2, 1, 1, 1}}, &grid));
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 1, &f));
     AX_TRY(ax_grid_comm(grid, x, &along[0]));
     AX_TRY(ax_grid_comm(grid, (ax_axisset)(1u << ax_grid_factoring(grid, f).major), &along[1]));
@@ -228,7 +228,7 @@ static ax_status factors_of_two_layers(ax_comm *world, void *arg)
     const int *first = arg;
     ax_grid *grid;
     int f[3];
-    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 8, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{8, 1, 1, 1, 1}}, &grid));
     for (int i = 0; i < 3; i++)
         AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, i == 1 ? 8 / *first : *first, &f[i]));
     EXPECT(f[0] == f[2] && f[0] != f[1]);
@@ -303,15 +303,15 @@ static ax_status does_not_fit(ax_comm *world, void *arg)
 static void errors_suggest_the_nearest_grids(void **state)
 {
     (void)state;
-    ax_grid_size three = {.x = 2, .y = 1, .z = 1, .pipe = 1, .data = 3};
+    ax_grid_size three = {{2, 1, 1, 1, 3}};
     assert_int_equal(ax_comm_threads_run(8, does_not_fit, &three), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(),
                            "grid x=2 y=1 z=1 pipe=1 data=3 needs 6 ranks but there are 8; "
                            "the nearest grids that fit: grid.data=4; "));
-    ax_grid_size none = {.x = 1, .y = 0, .z = 1, .pipe = 1, .data = 1};
+    ax_grid_size none = {{1, -1, 1, 1, 1}};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &none), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "grid axis y has size 0"));
-    ax_grid_size alone = {.x = 4, .y = 1, .z = 1, .pipe = 1, .data = 1};
+    assert_non_null(strstr(ax_error_message(), "grid axis y has size -1"));
+    ax_grid_size alone = {{4, 1, 1, 1, 1}};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &alone), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "but there is 1; the nearest grids that fit: "
                                                "grid.x=1"));

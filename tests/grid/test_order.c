@@ -36,7 +36,7 @@ static void orders_are_read_and_printed(void **state)
 static void every_rank_has_its_own_coordinates(void **state)
 {
     (void)state;
-    const ax_grid_size size = {.x = 2, .y = 3, .z = 1, .pipe = 2, .data = 2};
+    const ax_grid_size size = {{2, 3, 1, 2, 2}};
     ax_grid_order order;
     int coord[AX_AXES_STANDARD], seen[24] = {0};
     assert_int_equal(ax_grid_order_parse("data,y,x,z,pipe", &order), AX_OK);
@@ -54,7 +54,7 @@ static void every_rank_has_its_own_coordinates(void **state)
 /* A grid over the renumbered world gives the ranks the coordinates of ax_grid_place. */
 static ax_status stand(ax_comm *world, void *arg)
 {
-    const ax_grid_size size = {.x = 2, .y = 1, .z = 2, .pipe = 1, .data = 2};
+    const ax_grid_size size = {{2, 1, 2, 1, 2}};
     ax_comm *placed, *along;
     ax_grid *grid;
     int coord[AX_AXES_STANDARD], sum = 1;

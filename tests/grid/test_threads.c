@@ -92,7 +92,7 @@ static ax_status record_bindings(ax_comm *world, void *arg)
 {
     seen *s = arg;
     int me = ax_comm_rank(world);
-    ax_grid_size size = {1, 1, 1, 1, ax_comm_size(world)};
+    ax_grid_size size = {.of = {[AX_DATA] = ax_comm_size(world)}};
     ax_threads threads;
     ax_ctx *ctx;
     sched_getaffinity(0, sizeof(cpu_set_t), &s->before[me]);

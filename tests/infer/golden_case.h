@@ -58,7 +58,7 @@ static inline void open_case(golden *g, const char *name, const char *device)
     OK(ax_st_open(path, &g->numbers));
     OK(ax_pretrained_open(g->dir, &g->model));
     OK(ax_comm_self_create(&g->self));
-    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
+    OK(ax_ctx_create(g->self, (ax_grid_size){{1}}, device, 2, AX_F32, 1, &g->ctx));
 }
 
 /* Makes an engine of the case's model, with AdamW and the model's weights. Model and optimizer of `options`
@@ -67,8 +67,8 @@ static inline void open_engine(golden *g, ax_engine_options options)
 {
     options.model = &g->model.config;
     OK(ax_optim_find("adamw", &options.optim));
-    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, g->ctx->dev->ops.name, 2,
-                           AX_F32, &g->plan));
+    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){{1}}, NULL, g->ctx->dev->ops.name, 2, AX_F32,
+                           &g->plan));
     OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
     OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
 }

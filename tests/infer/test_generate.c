@@ -114,16 +114,16 @@ static ax_status every_length_rank(ax_comm *world, void *arg) { return with_mode
 static void a_cache_changes_nothing(void **state)
 {
     (void)state;
-    static const setup setups[] = {{"tanh", "cpu", {1, 1, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"tanh", "cpu", {1, 1, 1, 1, 1}, AX_BF16, 0x1p-6},
-                                   {"tanh", "ref", {1, 1, 1, 1, 1}, AX_BF16, 0},
-                                   {"exact", "check:cpu", {1, 1, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"exact", "cpu", {2, 1, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"exact", "cpu", {1, 2, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"tanh", "cpu", {3, 2, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"tiny", "cpu", {4, 1, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"tanh", "cpu", {1, 1, 1, 2, 1}, AX_F32, 1e-5},
-                                   {"exact", "check:cpu", {2, 1, 1, 3, 1}, AX_F32, 1e-5}};
+    static const setup setups[] = {{"tanh", "cpu", {{1, 1, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {{1, 1, 1, 1, 1}}, AX_BF16, 0x1p-6},
+                                   {"tanh", "ref", {{1, 1, 1, 1, 1}}, AX_BF16, 0},
+                                   {"exact", "check:cpu", {{1, 1, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"exact", "cpu", {{2, 1, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"exact", "cpu", {{1, 2, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {{3, 2, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"tiny", "cpu", {{4, 1, 1, 1, 1}}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {{1, 1, 1, 2, 1}}, AX_F32, 1e-5},
+                                   {"exact", "check:cpu", {{2, 1, 1, 3, 1}}, AX_F32, 1e-5}};
     for (size_t i = 0; i < AX_COUNT(setups); i++)
         assert_ranks(grid_ranks(setups[i].grid), every_length_rank, &setups[i]);
 }
@@ -153,9 +153,9 @@ static ax_status refused_rank(ax_comm *world, void *arg) { return with_model(wor
 static void invalid_input_is_refused(void **state)
 {
     (void)state;
-    static const setup setups[] = {{"tiny", "cpu", {1, 1, 1, 1, 1}, AX_F32, 0},
-                                   {"tiny", "cpu", {1, 1, 2, 1, 1}, AX_F32, 0},
-                                   {"tiny", "cpu", {1, 1, 1, 1, 2}, AX_F32, 0}};
+    static const setup setups[] = {{"tiny", "cpu", {{1, 1, 1, 1, 1}}, AX_F32, 0},
+                                   {"tiny", "cpu", {{1, 1, 2, 1, 1}}, AX_F32, 0},
+                                   {"tiny", "cpu", {{1, 1, 1, 1, 2}}, AX_F32, 0}};
     for (size_t i = 0; i < AX_COUNT(setups); i++)
         assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
 }
@@ -190,7 +190,7 @@ static ax_status reserves_and_releases_rank(ax_comm *world, void *arg)
 static void pinned_memory_is_planned(void **state)
 {
     (void)state;
-    static const setup stages = {"tiny", "cuda", {1, 1, 1, 2, 1}, AX_F32, 0};
+    static const setup stages = {"tiny", "cuda", {{1, 1, 1, 2, 1}}, AX_F32, 0};
     if (!getenv("AXONN_PLUGINS"))
         skip();
     assert_ranks(grid_ranks(stages.grid), reserves_and_releases_rank, &stages);

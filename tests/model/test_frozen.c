@@ -266,7 +266,8 @@ static void compare(const run *some, const run *all)
     assert_true(some->flops < all->flops);
 }
 
-static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 2}, {1, 2, 2, 1, 1}, {2, 2, 1, 1, 2}};
+static const ax_grid_size grids[] = {
+    {{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 2}}, {{1, 2, 2, 1, 1}}, {{2, 2, 1, 1, 2}}};
 
 static void gradients_have_the_bits_of_a_run_without_frozen_parameters(void **state)
 {
@@ -305,7 +306,8 @@ static void gradients_have_the_bits_of_a_run_without_frozen_parameters(void **st
 static void frozen_matrices_have_two_bytes_per_element(void **state)
 {
     (void)state;
-    run r = {.family = "llama", .trained = "h.1.mlp.up.weight", .grid = {1, 1, 1, 1, 1}, .compute = AX_BF16};
+    run r = {
+        .family = "llama", .trained = "h.1.mlp.up.weight", .grid = {{1, 1, 1, 1, 1}}, .compute = AX_BF16};
     r = do_run(r);
     enum {
         A = 16 * 20,

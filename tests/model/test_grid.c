@@ -36,40 +36,40 @@ static void legal_grids_are_accepted(void **state)
 {
     (void)state;
     ax_grid_load load = load_of("axonn", 2, 16), any = load_of("axonn", 0, 0);
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){1, 1, 1, 1, 1}, 1), AX_OK);
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){3, 5, 2, 1, 4}, 120), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{1}}, 1), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{3, 5, 2, 1, 4}}, 120), AX_OK);
     /* Two and three times as many ranks as key heads; more ranks than query heads: some ranks have none. */
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){8, 1, 1, 1, 1}, 8), AX_OK);
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){12, 1, 1, 1, 2}, 24), AX_OK);
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){16, 1, 1, 1, 1}, 16), AX_OK);
-    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){1, 1, 1, 3, 1}, 3), AX_OK);
-    assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){1, 1, 7, 1, 11}, 77), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{8, 1, 1, 1, 1}}, 8), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{12, 1, 1, 1, 2}}, 24), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{16, 1, 1, 1, 1}}, 16), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{1, 1, 1, 3, 1}}, 3), AX_OK);
+    assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){{1, 1, 7, 1, 11}}, 77), AX_OK);
 }
 
 static void illegal_grids_are_refused(void **state)
 {
     (void)state;
     ax_grid_load load = load_of("axonn", 2, 16);
-    refused(load, (ax_grid_size){6, 1, 1, 1, 1}, 6,
+    refused(load, (ax_grid_size){{6, 1, 1, 1, 1}}, 6,
             "with x = 6 the query heads of a rank would belong to two key heads: x must be at most the "
             "number of key heads, 4, or a multiple of it",
             "grid.x=3 grid.data=2; ");
-    refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "grid.data=4; ");
-    refused(load, (ax_grid_size){1, 1, 4, 1, 4}, 16, "too small for micro-batches of 2 on each of 16 ranks",
+    refused(load, (ax_grid_size){{2, 1, 1, 1, 2}}, 8, "it has 4 ranks, not 8", "grid.data=4; ");
+    refused(load, (ax_grid_size){{1, 1, 4, 1, 4}}, 16, "too small for micro-batches of 2 on each of 16 ranks",
             "");
-    refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3,
+    refused(load, (ax_grid_size){{1, 1, 1, 1, 3}}, 3,
             "is not a multiple of 6, the rows of one micro-batch on each rank of data and z",
             "grid.x=3 grid.data=1");
     /* Suggested grids are legal in every respect: neither x = 6 nor data = 6 is suggested. */
-    refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
+    refused(load_of("megatron", 2, 16), (ax_grid_size){{1, 2, 1, 1, 3}}, 6, "strategy megatron is 1D tensor",
             "grid.x=3 grid.y=1 grid.data=2");
-    refused(load, (ax_grid_size){1, 1, 1, 4, 1}, 4,
+    refused(load, (ax_grid_size){{1, 1, 1, 4, 1}}, 4,
             "4 pipeline stages are too many: each needs the embedding, a block or the head, and the model "
             "has 3 of",
             "grid.pipe=2 grid.data=2; ");
-    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3,
+    refused(load_of("ddp", 1, 16), (ax_grid_size){{1, 1, 1, 1, 3}}, 3,
             "is not a multiple of 3, the rows of one micro-batch", "grid.pipe=3 grid.data=1");
-    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 5}, 5,
+    refused(load_of("ddp", 1, 16), (ax_grid_size){{1, 1, 1, 1, 5}}, 5,
             "is not a multiple of 5, the rows of one micro-batch", "none");
 }
 

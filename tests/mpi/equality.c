@@ -6,8 +6,8 @@
 
 enum { STEPS = 4 };
 
-static const ax_grid_size eight[] = {{2, 2, 2, 1, 1}, {1, 2, 2, 1, 2}, {2, 1, 2, 1, 2},
-                                     {2, 2, 1, 1, 2}, {8, 1, 1, 1, 1}, {4, 1, 1, 1, 2}};
+static const ax_grid_size eight[] = {{{2, 2, 2, 1, 1}}, {{1, 2, 2, 1, 2}}, {{2, 1, 2, 1, 2}},
+                                     {{2, 2, 1, 1, 2}}, {{8, 1, 1, 1, 1}}, {{4, 1, 1, 1, 2}}};
 
 /* Rank 0 has the results of the run on one rank and compares the grid's results with them. */
 static ax_status run_grid(ax_comm *world, eq_run run, const eq_run *one)

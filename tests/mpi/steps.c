@@ -37,10 +37,10 @@ static ax_status run(ax_comm *world, char **argv)
 {
     (void)argv;
     AX_CHECK(ax_comm_size(world) == 4, AX_ERR_USAGE, "this test has four ranks");
-    static const ax_grid_size grids[] = {{1, 1, 2, 1, 2}, {1, 1, 4, 1, 1}, {1, 1, 1, 1, 4},
-                                         {2, 1, 2, 1, 1}, {1, 2, 1, 1, 2}, {2, 2, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{1, 1, 2, 1, 2}}, {{1, 1, 4, 1, 1}}, {{1, 1, 1, 1, 4}},
+                                         {{2, 1, 2, 1, 1}}, {{1, 2, 1, 1, 2}}, {{2, 2, 1, 1, 1}}};
     setup serial = {
-        .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 3, .compute = AX_F64};
+        .shape = &odd, .grid = {{1, 1, 1, 1, 1}}, .parallel = together, .micro_batch = 3, .compute = AX_F64};
     AX_TRY(serial_run(&serial));
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         for (int zero = (int)i % 4, last = i ? zero : 3; zero <= last; zero++) { /* grid 0: all four stages */

@@ -47,20 +47,22 @@ typedef struct volumes {
 static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
 {
     ax_grid_size g = c->grid;
-    int gk = c->transposed ? g.x : g.y, gn = c->transposed ? g.y : g.x;
-    int64_t m = share(share(ROWS, g.data, data), g.z, z) * T;
+    int gk = c->transposed ? g.of[AX_X] : g.of[AX_Y], gn = c->transposed ? g.of[AX_Y] : g.of[AX_X];
+    int64_t m = share(share(ROWS, g.of[AX_DATA], data), g.of[AX_Z], z) * T;
     int64_t k = share(IN, gk, c->transposed ? x : y), n = share(OUT, gn, c->transposed ? y : x);
     int64_t e = (int64_t)ax_dtype_size(c->compute), a = c->compute == AX_F64 ? 8 : 4;
     int forwards = c->variant == RECOMPUTED ? 2 : 1;
     /* AG_z: once for forward and once for backward of each micro-batch; once per step if the weight is
      * cached. RS_z: of the whole gradient. */
-    int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES, part = ceil_div(n, g.z) * k;
-    volumes v = {.z = gathers * gather_bytes(g.z, part * e) + MICRO_BATCHES * gather_bytes(g.z, part * a)};
+    int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES,
+            part = ceil_div(n, g.of[AX_Z]) * k;
+    volumes v = {.z = gathers * gather_bytes(g.of[AX_Z], part * e) +
+                      MICRO_BATCHES * gather_bytes(g.of[AX_Z], part * a)};
     int64_t outputs = MICRO_BATCHES * forwards * reduce_bytes(gk, m * n * e);
     int64_t inputs = MICRO_BATCHES * reduce_bytes(gn, m * k * e);
     v.x = c->transposed ? outputs : inputs;
     v.y = c->transposed ? inputs : outputs;
-    v.data = reduce_bytes(g.data, part * a);
+    v.data = reduce_bytes(g.of[AX_DATA], part * a);
     return v;
 }
 
@@ -174,8 +176,9 @@ static void run(const bytes_case *c)
     static const char *const names[] = {"plain", "recomputed", "cached"};
     const ax_grid_size *g = &c->grid;
     if (ax_comm_threads_run(grid_ranks(*g), run_rank, (void *)c) != AX_OK)
-        fail_msg("x=%d y=%d z=%d data=%d %s%s %s: %s", g->x, g->y, g->z, g->data, ax_dtype_name(c->compute),
-                 c->transposed ? " transposed" : "", names[c->variant], ax_error_message());
+        fail_msg("x=%d y=%d z=%d data=%d %s%s %s: %s", g->of[AX_X], g->of[AX_Y], g->of[AX_Z], g->of[AX_DATA],
+                 ax_dtype_name(c->compute), c->transposed ? " transposed" : "", names[c->variant],
+                 ax_error_message());
 }
 
 static void linear_layers_send_the_bytes_of_the_closed_forms(void **state)
@@ -186,7 +189,7 @@ static void linear_layers_send_the_bytes_of_the_closed_forms(void **state)
             for (int y = 1; x * y <= ranks; y++)
                 for (int z = 1; x * y * z <= ranks; z++)
                     for (int i = 0; ranks % (x * y * z) == 0 && i < 2 * VARIANTS; i++)
-                        run(&(bytes_case){.grid = {x, y, z, 1, ranks / (x * y * z)},
+                        run(&(bytes_case){.grid = {{x, y, z, 1, ranks / (x * y * z)}},
                                           .compute = ranks % 2 ? AX_F32 : AX_BF16,
                                           .transposed = i % 2,
                                           .variant = (variant)(i / 2)});
@@ -263,9 +266,9 @@ static ax_axisset effective(ax_grid_size g, ax_axisset set)
 static void add_factor(const update_case *c, int64_t size, ax_axis other, int64_t want[SETS])
 {
     ax_axisset sums = effective(c->grid, (ax_axisset)(1u << other | 1u << AX_DATA));
-    int64_t part = size / c->grid.z;
+    int64_t part = size / c->grid.of[AX_Z];
     /* Gathered once for forward and once for backward; the gradient is scattered in each micro-batch. */
-    want[1 << AX_Z] += MICRO_BATCHES * gather_bytes(c->grid.z, part * (2 * 2 + 4));
+    want[1 << AX_Z] += MICRO_BATCHES * gather_bytes(c->grid.of[AX_Z], part * (2 * 2 + 4));
     want[sums] += sums ? reduce_bytes(along(c->grid, sums), part * 4) : 0;
 }
 
@@ -296,7 +299,7 @@ static void low_rank_updates_communicate_no_activations(void **state)
             for (int z = 1; x * y * z <= 8; z *= 2)
                 for (int d = 1; x * y * z * d <= 8; d *= 2)
                     for (int transposed = 0; transposed < 2; transposed++) {
-                        update_case c = {{x, y, z, 1, d}, transposed};
+                        update_case c = {{{x, y, z, 1, d}}, transposed};
                         if (ax_comm_threads_run(grid_ranks(c.grid), compare_update, &c) != AX_OK)
                             fail_msg("x=%d y=%d z=%d data=%d%s: %s", x, y, z, d,
                                      transposed ? " transposed" : "", ax_error_message());

@@ -98,8 +98,9 @@ static ax_status run_rank(ax_comm *world, void *arg)
 static void generation_with_a_cache_equals_one_forward(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {3, 1, 1, 1, 1}, {4, 2, 1, 1, 1},
-                                         {6, 1, 1, 1, 1}, {2, 3, 1, 1, 1}, {8, 1, 1, 1, 1}, {2, 1, 2, 1, 2}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 1}}, {{3, 1, 1, 1, 1}},
+                                         {{4, 2, 1, 1, 1}}, {{6, 1, 1, 1, 1}}, {{2, 3, 1, 1, 1}},
+                                         {{8, 1, 1, 1, 1}}, {{2, 1, 2, 1, 2}}};
     for (int64_t kv = 1; kv <= HEADS; kv++) {
         if (HEADS % kv)
             continue;
@@ -107,14 +108,15 @@ static void generation_with_a_cache_equals_one_forward(void **state)
         cache_case whole = {.grid = grids[0], .kv_heads = kv, .window = window};
         assert_ranks(1, run_rank, &whole);
         for (size_t i = 0; i < AX_COUNT(grids); i++) {
-            if (!ax_heads_fit(HEADS, kv, grids[i].x))
+            if (!ax_heads_fit(HEADS, kv, grids[i].of[AX_X]))
                 continue;
             cache_case split = {.grid = grids[i], .kv_heads = kv, .window = window, .cached = true};
             assert_ranks(grid_ranks(split.grid), run_rank, &split);
             for (int k = 0; k < B * T * WIDTH; k++)
                 if (!(fabs(split.y[k] - whole.y[k]) < 1e-13 && fabs(split.after[k] - whole.y[k]) < 1e-13))
                     fail_msg("%d key heads, x=%d y=%d: element %d is %g, and %g without the cache, not %g",
-                             (int)kv, grids[i].x, grids[i].y, k, split.y[k], split.after[k], whole.y[k]);
+                             (int)kv, grids[i].of[AX_X], grids[i].of[AX_Y], k, split.y[k], split.after[k],
+                             whole.y[k]);
         }
     }
 }

@@ -141,7 +141,7 @@ static outcome outcome_of(run r)
     return out;
 }
 
-static const ax_grid_size one = {1, 1, 1, 1, 1};
+static const ax_grid_size one = {{1, 1, 1, 1, 1}};
 
 static void successive_steps_have_different_masks(void **state)
 {
@@ -183,8 +183,8 @@ static void recomputation_and_evaluation_keep_the_masks(void **state)
 static void all_grids_draw_the_same_masks(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 2, 1, 1},
-                                         {1, 1, 1, 1, 4}, {2, 2, 1, 1, 2}, {4, 1, 2, 1, 1}};
+    static const ax_grid_size grids[] = {{{2, 1, 1, 1, 1}}, {{1, 2, 1, 1, 1}}, {{1, 1, 2, 1, 1}},
+                                         {{1, 1, 1, 1, 4}}, {{2, 2, 1, 1, 2}}, {{4, 1, 2, 1, 1}}};
     const outcome serial = outcome_of((run){.grid = one, .make = both});
     for (size_t g = 0; g < AX_COUNT(grids); g++) {
         outcome o = outcome_of((run){.grid = grids[g], .make = both});
@@ -201,7 +201,7 @@ static void p_of_1_drops_all(void **state)
 {
     (void)state;
     static const outcome zero;
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 2}, {8, 1, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 2}}, {{8, 1, 1, 1, 1}}};
     make_fn *const nets[] = {drops_all, attention_drops_all};
     for (size_t g = 0; g < AX_COUNT(grids); g++)
         for (size_t i = 0; i < AX_COUNT(nets); i++) {
@@ -214,7 +214,7 @@ static void p_of_1_drops_all(void **state)
 static void rate_0_is_no_dropout(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 2, 1, 1, 2}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 2, 1, 1, 2}}};
     for (size_t g = 0; g < AX_COUNT(grids); g++) {
         int64_t launches_at_0, launches_without;
         outcome at_0 = outcome_of((run){.grid = grids[g], .make = rate_0, .launches = &launches_at_0}),

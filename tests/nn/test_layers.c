@@ -50,17 +50,17 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
                             .overlap = {.oar = overlap, .ors = overlap, .oag = overlap},
                             .weight_cache = zero == 3 ? 1 << 20 : 0};
     ax_status status = ax_layer_check_grid(sample, grid, &parallel, device, &worst);
-    if (is_refused(sample, grid.x)) {
+    if (is_refused(sample, grid.of[AX_X])) {
         assert_int_equal(status, AX_ERR_USAGE);
         assert_non_null(strstr(ax_error_message(), "ranks along x cannot split"));
         return;
     }
     if (status != AX_OK)
-        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d: %s", sample->name, grid.x, grid.y, grid.z, grid.data,
-                 zero, ax_error_message());
+        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d: %s", sample->name, grid.of[AX_X], grid.of[AX_Y],
+                 grid.of[AX_Z], grid.of[AX_DATA], zero, ax_error_message());
     if (!(worst < 1e-12))
-        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d, %s: off by %.1e", sample->name, grid.x, grid.y,
-                 grid.z, grid.data, zero, device, worst);
+        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d, %s: off by %.1e", sample->name, grid.of[AX_X],
+                 grid.of[AX_Y], grid.of[AX_Z], grid.of[AX_DATA], zero, device, worst);
 }
 
 static void layers_on_grids_equal_one_rank(void **state)
@@ -74,7 +74,7 @@ static void layers_on_grids_equal_one_rank(void **state)
                     for (int d = 1; x * y * z * d <= 8; d++)
                         for (int zero = 0; zero < (d > 1 ? 4 : 1); zero++)
                             if (pairs++ % each == 0)
-                                on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, z, 1, d}, zero,
+                                on_grid(&ax_layer_samples[s], (ax_grid_size){{x, y, z, 1, d}}, zero,
                                         zero && z == 2 && d == 2 ? "check" : "ref");
     }
     printf("%d layer and grid pairs\n", (pairs + each - 1) / each);
@@ -88,7 +88,7 @@ static void errors_of_inner_constructors_are_returned(void **state)
     ax_comm *self;
     ax_ctx *ctx;
     assert_int_equal(ax_comm_self_create(&self), AX_OK);
-    assert_int_equal(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F64, 1, &ctx), AX_OK);
+    assert_int_equal(ax_ctx_create(self, (ax_grid_size){{1}}, "ref", 1, AX_F64, 1, &ctx), AX_OK);
     ax_layer *inner[] = {ax_dropout(ctx, "wrong", 2), ax_gelu(ctx, "g", AX_GELU_TANH)};
     ax_layer *branch[] = {ax_sequence_of(ctx, "inner", AX_COUNT(inner), inner)};
     ax_layer *outer[] = {ax_layernorm(ctx, "n", 7, AX_ROLE_MODEL, 1e-5), ax_residual_of(ctx, "r", 1, branch),

@@ -152,8 +152,9 @@ static ax_status run_rank(ax_comm *world, void *arg)
     return status;
 }
 
-static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 2, 1, 1},
-                                     {1, 1, 1, 1, 3}, {2, 2, 1, 1, 2}, {1, 2, 2, 1, 2}, {8, 1, 1, 1, 1}};
+static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 1}}, {{1, 2, 1, 1, 1}},
+                                     {{1, 1, 2, 1, 1}}, {{1, 1, 1, 1, 3}}, {{2, 2, 1, 1, 2}},
+                                     {{1, 2, 2, 1, 2}}, {{8, 1, 1, 1, 1}}};
 
 static void on_all_grids(loss_case c)
 {
@@ -246,7 +247,7 @@ static ax_status check_refusals(ax_comm *world, void *arg)
 static void wrong_targets_are_errors_on_all_ranks(void **state)
 {
     (void)state;
-    loss_case c = {.grid = {2, 1, 1, 1, 2},
+    loss_case c = {.grid = {{2, 1, 1, 1, 2}},
                    .device = "cpu",
                    .dtype = AX_F32,
                    .classes = true,

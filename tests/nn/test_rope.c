@@ -76,7 +76,7 @@ static void check_table(const json_t *entry, const ax_rope_config *rope, int64_t
     int equal = 0;
     float *host = calloc((size_t)head_dim, sizeof *host);
     OK(ax_comm_self_create(&self));
-    OK(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_BF16, 1, &ctx));
+    OK(ax_ctx_create(self, (ax_grid_size){{1}}, "ref", 1, AX_BF16, 1, &ctx));
     OK(ax_rope_table_make(ctx, rope, head_dim, POSITION + 1, &table));
     assert_int_equal(ax_rope_table_bytes(&table), (POSITION + 1) * head_dim * sizeof(float));
     OK(ax_copy_out(ctx->stream, host, (float *)table.data + POSITION * head_dim,

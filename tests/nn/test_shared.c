@@ -132,26 +132,26 @@ static void layers_with_one_input_are_one_gemm(void **state)
     (void)state;
     enum { TWO_LAYERS = 3 + 3, ALL_APART = 3 * 3 + 3, ADAPTED = 2 + 2 * 2 + 2 + 2 + 2 + 4 };
     const shared_case cases[] = {
-        {"attention", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"attention in fp32", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_F32, TWO_LAYERS, 0},
-        {"grouped heads", GROUPED, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"grouped heads, split", GROUPED, {2, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"partial sums", GROUPED, {1, 2, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"gathered weights", GROUPED, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"gathered weights in fp32", GROUPED, {1, 1, 4, 1, 1}, 0, 0, AX_F32, TWO_LAYERS, 0},
-        {"ZeRO 1", GROUPED, {1, 1, 1, 1, 2}, 1, 0, AX_BF16, TWO_LAYERS, 0},
-        {"ZeRO 2", GROUPED, {1, 1, 1, 1, 2}, 2, 0, AX_BF16, TWO_LAYERS, 0},
-        {"ZeRO 3", GROUPED, {2, 1, 2, 1, 2}, 3, 0, AX_BF16, TWO_LAYERS, 0},
-        {"cached weights", GROUPED, {1, 1, 2, 1, 2}, 3, 1 << 20, AX_BF16, TWO_LAYERS, 0},
-        {"a cache that is too small", GROUPED, {1, 1, 2, 1, 2}, 3, 12000, AX_BF16, TWO_LAYERS, 0},
-        {"gated MLP", MLP, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"gated MLP, gathered", MLP, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
-        {"low-rank updates", LOW_RANK, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ADAPTED, 0},
-        {"low-rank updates, gathered", LOW_RANK, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, ADAPTED, 0},
+        {"attention", ATTENTION, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"attention in fp32", ATTENTION, {{1, 1, 1, 1, 1}}, 0, 0, AX_F32, TWO_LAYERS, 0},
+        {"grouped heads", GROUPED, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"grouped heads, split", GROUPED, {{2, 1, 1, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"partial sums", GROUPED, {{1, 2, 1, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gathered weights", GROUPED, {{1, 1, 2, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gathered weights in fp32", GROUPED, {{1, 1, 4, 1, 1}}, 0, 0, AX_F32, TWO_LAYERS, 0},
+        {"ZeRO 1", GROUPED, {{1, 1, 1, 1, 2}}, 1, 0, AX_BF16, TWO_LAYERS, 0},
+        {"ZeRO 2", GROUPED, {{1, 1, 1, 1, 2}}, 2, 0, AX_BF16, TWO_LAYERS, 0},
+        {"ZeRO 3", GROUPED, {{2, 1, 2, 1, 2}}, 3, 0, AX_BF16, TWO_LAYERS, 0},
+        {"cached weights", GROUPED, {{1, 1, 2, 1, 2}}, 3, 1 << 20, AX_BF16, TWO_LAYERS, 0},
+        {"a cache that is too small", GROUPED, {{1, 1, 2, 1, 2}}, 3, 12000, AX_BF16, TWO_LAYERS, 0},
+        {"gated MLP", MLP, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gated MLP, gathered", MLP, {{1, 1, 2, 1, 1}}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"low-rank updates", LOW_RANK, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, ADAPTED, 0},
+        {"low-rank updates, gathered", LOW_RANK, {{1, 1, 2, 1, 1}}, 0, 0, AX_BF16, ADAPTED, 0},
         /* The norms of heads need q and k with dense rows, so only the weights' side is joined. */
-        {"norms of heads", HEAD_NORMS, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ALL_APART, 0},
+        {"norms of heads", HEAD_NORMS, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, ALL_APART, 0},
         /* No GEMM reads the gradients of outputs together with x, so a kernel sums them for each bias. */
-        {"frozen weights", FROZEN_WEIGHTS, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, 2 + 2, 4},
+        {"frozen weights", FROZEN_WEIGHTS, {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, 2 + 2, 4},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++)
         assert_ranks(grid_ranks(cases[i].grid), on_rank, &cases[i]);

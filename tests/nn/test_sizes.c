@@ -10,7 +10,7 @@ static int open_context(void **state)
 {
     (void)state;
     OK(ax_comm_self_create(&self));
-    OK(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    OK(ax_ctx_create(self, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     return 0;
 }
 

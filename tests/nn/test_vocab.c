@@ -142,17 +142,17 @@ static void gemms_of_the_head_have_even_extents(void **state)
 {
     (void)state;
     const vocab_case cases[] = {
-        {"check:cpu", {1, 1, 1, 1, 1}, 0, 0, AX_BF16, false},
-        {"check:cpu", {1, 1, 1, 1, 1}, 0, 0, AX_F32, false},
-        {"check", {1, 1, 1, 1, 1}, 0, 0, AX_F64, false},
-        {"check:cpu", {2, 1, 1, 1, 1}, 0, 0, AX_BF16, false},
-        {"check:cpu", {2, 2, 1, 1, 1}, 0, 0, AX_F32, false},
-        {"check:cpu", {1, 1, 3, 1, 1}, 0, 0, AX_BF16, false},
-        {"check:cpu", {1, 1, 1, 1, 3}, 1, 0, AX_BF16, false},
-        {"check:cpu", {1, 1, 1, 1, 3}, 2, 0, AX_BF16, false},
-        {"check:cpu", {2, 1, 2, 1, 2}, 3, 0, AX_BF16, false},
-        {"check:cpu", {1, 1, 2, 1, 2}, 3, 1 << 20, AX_F32, false},
-        {"check:cpu", {1, 1, 1, 1, 1}, 0, 0, AX_BF16, true},
+        {"check:cpu", {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, false},
+        {"check:cpu", {{1, 1, 1, 1, 1}}, 0, 0, AX_F32, false},
+        {"check", {{1, 1, 1, 1, 1}}, 0, 0, AX_F64, false},
+        {"check:cpu", {{2, 1, 1, 1, 1}}, 0, 0, AX_BF16, false},
+        {"check:cpu", {{2, 2, 1, 1, 1}}, 0, 0, AX_F32, false},
+        {"check:cpu", {{1, 1, 3, 1, 1}}, 0, 0, AX_BF16, false},
+        {"check:cpu", {{1, 1, 1, 1, 3}}, 1, 0, AX_BF16, false},
+        {"check:cpu", {{1, 1, 1, 1, 3}}, 2, 0, AX_BF16, false},
+        {"check:cpu", {{2, 1, 2, 1, 2}}, 3, 0, AX_BF16, false},
+        {"check:cpu", {{1, 1, 2, 1, 2}}, 3, 1 << 20, AX_F32, false},
+        {"check:cpu", {{1, 1, 1, 1, 1}}, 0, 0, AX_BF16, true},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++)
         assert_ranks(grid_ranks(cases[i].grid), on_rank, &cases[i]);

@@ -101,15 +101,16 @@ static void equal(const loss_case *a, const loss_case *serial)
     assert_true(fabs(a->loss - serial->loss) <= (a->dtype == AX_F64 ? 1e-14 : 2e-6) * fabs(serial->loss));
     for (int64_t i = 0; i < B * T * a->vocab; i++)
         if (!(fabs(a->grad[i] - serial->grad[i]) <= bound * fmax(fabs(serial->grad[i]), least)))
-            fail_msg("x=%d y=%d vocab %d: gradient %d is %g, not %g", a->grid.x, a->grid.y, (int)a->vocab,
-                     (int)i, a->grad[i], serial->grad[i]);
+            fail_msg("x=%d y=%d vocab %d: gradient %d is %g, not %g", a->grid.of[AX_X], a->grid.of[AX_Y],
+                     (int)a->vocab, (int)i, a->grad[i], serial->grad[i]);
 }
 
 static void a_split_vocabulary_gives_the_same_loss(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {2, 2, 1, 1, 2}, {3, 2, 1, 1, 1},
-                                         {1, 1, 2, 1, 2}, {4, 2, 1, 1, 1}, {1, 8, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{2, 1, 1, 1, 1}}, {{1, 2, 1, 1, 1}}, {{2, 2, 1, 1, 2}},
+                                         {{3, 2, 1, 1, 1}}, {{1, 1, 2, 1, 2}}, {{4, 2, 1, 1, 1}},
+                                         {{1, 8, 1, 1, 1}}};
     static const int64_t vocabs[] = {1, 2, 5, 7, 64, 70};
     static const struct {
         const char *device;
@@ -117,7 +118,7 @@ static void a_split_vocabulary_gives_the_same_loss(void **state)
     } kinds[] = {{"ref", AX_F64}, {"check", AX_F64}, {"cpu", AX_F32}, {"cpu", AX_BF16}, {"cpu", AX_F16}};
     for (size_t k = 0; k < AX_COUNT(kinds); k++)
         for (size_t v = 0; v < AX_COUNT(vocabs); v++) {
-            loss_case serial = {.grid = {1, 1, 1, 1, 1},
+            loss_case serial = {.grid = {{1, 1, 1, 1, 1}},
                                 .device = kinds[k].device,
                                 .dtype = kinds[k].dtype,
                                 .vocab = vocabs[v]};
@@ -145,7 +146,7 @@ static ax_status others_of_logits(ax_comm *world, void *arg)
     ax_frame *frame;
     ax_tensor y, z, stats, x = ax_tensor_make(AX_F32, 3, (int64_t[]){B, T, 5}, NULL, NULL);
     x.align = AX_ROW_ALIGN;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
     AX_TRY(ax_frame_begin(frame, "padded", AX_MODE_TRAIN, NULL));
     AX_TRY(ax_frame_alloc(frame, &x, &x));

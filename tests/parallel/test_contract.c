@@ -224,8 +224,9 @@ static ax_status random_cases(ax_comm *world, void *arg)
 
 static void on_all_grids(const char *device)
 {
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {1, 3, 1, 1, 1},
-                                         {2, 2, 2, 1, 1}, {2, 1, 1, 2, 2}, {1, 1, 4, 1, 2}, {5, 1, 1, 1, 1}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 1}}, {{2, 2, 1, 1, 1}},
+                                         {{1, 3, 1, 1, 1}}, {{2, 2, 2, 1, 1}}, {{2, 1, 1, 2, 2}},
+                                         {{1, 1, 4, 1, 2}}, {{5, 1, 1, 1, 1}}};
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
         world_case w = {.grid = grids[i], .device = device};
         assert_ranks(grid_ranks(w.grid), random_cases, &w);
@@ -279,7 +280,7 @@ static ax_status check_rules(ax_comm *world, void *arg)
 {
     (void)arg;
     ax_grid *g;
-    AX_TRY(ax_grid_create(world, (ax_grid_size){2, 2, 2, 1, 1}, &g));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{2, 2, 2, 1, 1}}, &g));
     /* The linear layer of 2305.13525: forward, input gradient, weight gradient. */
     AX_TRY(rule(g, "bti,oi->bto", "b@data.z, t, i@y", "o@x, i@y", "bto", "b@data.z, t, o@x +y"));
     AX_TRY(rule(g, "bto,oi->bti", "b@data.z, t, o@x", "o@x, i@y", "bti", "b@data.z, t, i@y +x"));
@@ -320,7 +321,7 @@ static ax_status not_a_gemm(ax_comm *world, void *arg)
     (void)arg;
     ax_ctx *ctx;
     ax_frame *frame;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 20, &frame));
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
     ax_tensor like = ax_tensor_make(AX_F32, 3, (int64_t[]){2, 2, 2}, NULL, NULL), a, b, out;
@@ -351,7 +352,7 @@ static ax_status impossible_sums(ax_comm *world, void *arg)
     static const char *const impossible[] = {"bo,bi->io", "ob,bi->oi"};
     ax_ctx *ctx;
     ax_frame *frame;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
     for (size_t i = 0; i < AX_COUNT(impossible); i++) {
@@ -509,7 +510,7 @@ static ax_status joined(ax_comm *world, void *arg)
 {
     ax_ctx *ctx;
     ax_frame *frame;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, arg, 1, AX_BF16, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, arg, 1, AX_BF16, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
     ctx->dev->watch = count_gemms;

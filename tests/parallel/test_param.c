@@ -131,7 +131,7 @@ static ax_status check_sumsq(const model *m, const double *weight, const double 
     AX_TRY(ax_param_set_grad_sumsq(m->set, scratch));
     AX_TRY(ax_copy_out(m->ctx->stream, have, scratch, sizeof have));
     /* Here all stages say that they own the parameters, so each adds them. */
-    int stages = ax_grid_sizes(m->ctx->grid).pipe;
+    int stages = ax_grid_axis_size(m->ctx->grid, AX_PIPE);
     EXPECT(have[0] == stages * want[0] && have[1] == stages * want[1]);
     return AX_OK;
 }
@@ -210,9 +210,9 @@ static ax_status on_one_grid(ax_comm *world, void *arg)
 
 static void same_on_all_grids(const char *device)
 {
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 3, 1, 1},
-                                         {1, 1, 1, 1, 4}, {2, 2, 2, 1, 1}, {2, 1, 2, 1, 2}, {2, 2, 1, 2, 1},
-                                         {5, 1, 1, 1, 1}, {1, 1, 2, 1, 4}};
+    static const ax_grid_size grids[] = {
+        {{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 1}}, {{1, 2, 1, 1, 1}}, {{1, 1, 3, 1, 1}}, {{1, 1, 1, 1, 4}},
+        {{2, 2, 2, 1, 1}}, {{2, 1, 2, 1, 2}}, {{2, 2, 1, 2, 1}}, {{5, 1, 1, 1, 1}}, {{1, 1, 2, 1, 4}}};
     static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
     for (size_t d = 0; d < AX_COUNT(dtypes); d++) {
         world_case w = {.device = device, .compute = dtypes[d]};
@@ -273,7 +273,7 @@ static ax_status on_one_rank(ax_comm *world, void *arg)
     ax_param *param[VECTORS];
     ax_param_set *set;
     (void)arg;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 12, &frame));
     for (int i = 0; i < VECTORS; i++) {
         char name[8];
@@ -374,7 +374,7 @@ static ax_status on_two_ranks(ax_comm *world, void *arg)
     ax_param *param[BUCKET_PARAMS];
     ax_param_set *set;
     (void)arg;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 2}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1, 1, 1, 1, 2}}, "ref", 1, AX_F32, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 12, &frame));
     for (int i = 0; i < BUCKET_PARAMS; i++) {
         char name[8];
@@ -403,7 +403,7 @@ static void reductions_start_when_a_bucket_is_complete(void **state)
 static ax_status misuse(ax_comm *world, void *arg)
 {
     model m = {0};
-    world_case w = {.grid = {1, 1, 1, 1, 1}, .device = "ref", .compute = AX_F32};
+    world_case w = {.grid = {{1, 1, 1, 1, 1}}, .device = "ref", .compute = AX_F32};
     (void)arg;
     AX_TRY(model_create(world, &w, -1, &m));
     EXPECT(!m.weight->grad.data && m.set->bytes_grad == 0 && m.set->bytes_state == 0);

@@ -273,18 +273,18 @@ static ax_status random_cases(ax_comm *world, void *arg)
 }
 
 static const ax_grid_size grids[] = {
-    {1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 3, 1, 1, 1}, {2, 2, 1, 1, 1}, {1, 1, 5, 1, 1},
-    {1, 2, 1, 1, 3}, {3, 1, 2, 1, 1}, {1, 1, 1, 7, 1}, {2, 2, 2, 1, 1}, {2, 1, 1, 2, 2},
-    {1, 2, 2, 1, 2}, {4, 1, 1, 1, 2}, {1, 1, 2, 4, 1}, {8, 1, 1, 1, 1},
+    {{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 1}}, {{1, 3, 1, 1, 1}}, {{2, 2, 1, 1, 1}}, {{1, 1, 5, 1, 1}},
+    {{1, 2, 1, 1, 3}}, {{3, 1, 2, 1, 1}}, {{1, 1, 1, 7, 1}}, {{2, 2, 2, 1, 1}}, {{2, 1, 1, 2, 2}},
+    {{1, 2, 2, 1, 2}}, {{4, 1, 1, 1, 2}}, {{1, 1, 2, 4, 1}}, {{8, 1, 1, 1, 1}},
 };
 
 /* Layouts with the factors of x. */
 static const world_case factored[] = {
-    {.grid = {4, 1, 1, 1, 1}, .kv = {2}},    {.grid = {4, 2, 1, 1, 1}, .kv = {2}},
-    {.grid = {6, 1, 1, 1, 1}, .kv = {3}},    {.grid = {6, 1, 1, 1, 1}, .kv = {2}},
-    {.grid = {4, 1, 1, 1, 2}, .kv = {2}},    {.grid = {8, 1, 1, 1, 1}, .kv = {4}},
-    {.grid = {8, 1, 1, 1, 1}, .kv = {2, 4}}, {.grid = {8, 1, 1, 1, 1}, .kv = {4, 2}},
-    {.grid = {4, 2, 1, 1, 1}, .kv = {2, 1}}};
+    {.grid = {{4, 1, 1, 1, 1}}, .kv = {2}},    {.grid = {{4, 2, 1, 1, 1}}, .kv = {2}},
+    {.grid = {{6, 1, 1, 1, 1}}, .kv = {3}},    {.grid = {{6, 1, 1, 1, 1}}, .kv = {2}},
+    {.grid = {{4, 1, 1, 1, 2}}, .kv = {2}},    {.grid = {{8, 1, 1, 1, 1}}, .kv = {4}},
+    {.grid = {{8, 1, 1, 1, 1}}, .kv = {2, 4}}, {.grid = {{8, 1, 1, 1, 1}}, .kv = {4, 2}},
+    {.grid = {{4, 2, 1, 1, 1}}, .kv = {2, 1}}};
 
 static void on_all_grids(const char *device, bool lazy)
 {
@@ -342,7 +342,7 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
 {
     (void)arg;
     ax_grid *grid;
-    AX_TRY(ax_grid_create(world, (ax_grid_size){2, 2, 2, 1, 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{2, 2, 2, 1, 1}}, &grid));
     AX_TRY(plan_reads(grid, "b@z, t, d@y", "b@data.z, t, d@y", "nothing"));
     AX_TRY(plan_reads(grid, "b@z, t, d +x.data", "b@z, t, d +data", "all_reduce(x)"));
     AX_TRY(plan_reads(grid, "b, d +x.y", "b, d", "all_reduce(x.y)"));
@@ -369,7 +369,7 @@ static ax_status plans_of_factors(ax_comm *world, void *arg)
 {
     (void)arg;
     ax_grid *grid;
-    AX_TRY(ax_grid_create(world, (ax_grid_size){4, 2, 1, 1, 1}, &grid));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{4, 2, 1, 1, 1}}, &grid));
     int factoring;
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 2, &factoring));
     /* An all-reduce along both factors of x uses the communicator along x. */
@@ -449,7 +449,7 @@ static ax_status keeps_what_travels(ax_comm *world, void *arg)
 static void memory_of_a_transfer_stays_allocated_until_its_wait(void **state)
 {
     (void)state;
-    assert_ranks(2, keeps_what_travels, &(ax_grid_size){2, 1, 1, 1, 1});
+    assert_ranks(2, keeps_what_travels, &(ax_grid_size){{2, 1, 1, 1, 1}});
 }
 
 int main(void)

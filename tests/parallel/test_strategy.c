@@ -30,10 +30,10 @@ static void strategies_are_found_by_name(void **state)
 static void axes_that_a_strategy_lacks_are_found(void **state)
 {
     (void)state;
-    assert_int_equal(ax_strategy_lacks(named("axonn"), (ax_grid_size){2, 3, 4, 1, 5}), 0);
-    assert_int_equal(ax_strategy_lacks(named("hsdp"), (ax_grid_size){1, 1, 4, 1, 5}), 0);
-    assert_int_equal(ax_strategy_lacks(named("ddp"), (ax_grid_size){1, 1, 2, 1, 3}), 1 << AX_Z);
-    assert_int_equal(ax_strategy_lacks(named("megatron"), (ax_grid_size){2, 2, 2, 1, 2}),
+    assert_int_equal(ax_strategy_lacks(named("axonn"), (ax_grid_size){{2, 3, 4, 1, 5}}), 0);
+    assert_int_equal(ax_strategy_lacks(named("hsdp"), (ax_grid_size){{1, 1, 4, 1, 5}}), 0);
+    assert_int_equal(ax_strategy_lacks(named("ddp"), (ax_grid_size){{1, 1, 2, 1, 3}}), 1 << AX_Z);
+    assert_int_equal(ax_strategy_lacks(named("megatron"), (ax_grid_size){{2, 2, 2, 1, 2}}),
                      1 << AX_Y | 1 << AX_Z);
 }
 
@@ -45,7 +45,7 @@ static ax_status rows_are_consistent(ax_comm *world, void *arg)
     char text[128];
     ax_ctx *ctx;
     (void)arg;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F32, 1, &ctx));
     for (int i = 0; i < 6; i++) {
         const ax_strategy *s = ctx->parallel.strategy = i < 5 ? ax_strategy_at(i) : &ax_strategy_inference;
         ax_layout w = ax_layout_of_roles(ctx, weight, 2), a = ax_layout_of_roles(ctx, activation, 3);
@@ -72,7 +72,7 @@ static ax_status units(ax_comm *world, void *arg)
 {
     ax_ctx *ctx;
     (void)arg;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){2, 2, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{2, 2, 1, 1, 1}}, "ref", 1, AX_F32, 1, &ctx));
     EXPECT(ax_vocab_unit(ctx, 50257) == 64 && ax_vocab_unit(ctx, 2048) == 64);
     EXPECT(ax_vocab_unit(ctx, 2047) == 32 && ax_vocab_unit(ctx, 256) == 8 && ax_vocab_unit(ctx, 1) == 1);
     ctx->parallel.strategy = &ax_strategy_inference;
@@ -98,7 +98,7 @@ static ax_status heads_of_six(ax_comm *world, void *arg)
     char text[128];
     ax_heads split;
     ax_ctx *ctx;
-    AX_TRY(ax_ctx_create(world, (ax_grid_size){x, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{x, 1, 1, 1, 1}}, "ref", 1, AX_F32, 1, &ctx));
     ax_status status = ax_heads_split(ctx, 6, *kv_heads, &split);
     EXPECT(fits == (status == AX_OK) && fits == (!shared || x % *kv_heads == 0));
     if (!fits)

@@ -171,7 +171,7 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
     eq_run mine = *(const eq_run *)arg;
     ax_model_config config;
     /* two micro-batches per step if each rank has at least two rows */
-    int64_t per_rank = mine.rows / (mine.grid.z * mine.grid.data);
+    int64_t per_rank = mine.rows / (mine.grid.of[AX_Z] * mine.grid.of[AX_DATA]);
     ax_engine_options options = {.model = &config,
                                  .seq_len = EQ_T,
                                  .micro_batch = per_rank > 1 ? per_rank / 2 : 1,
@@ -210,8 +210,8 @@ static void describe(const eq_run *r, char out[160])
 {
     const ax_strategy *s = r->parallel.strategy;
     snprintf(out, 160, "%s %s x=%d y=%d z=%d data=%d %s zero=%d%s", eq_model_names[r->model],
-             ax_dtype_name(r->compute), r->grid.x, r->grid.y, r->grid.z, r->grid.data, s ? s->name : "axonn",
-             r->parallel.zero, r->recompute ? " recompute" : "");
+             ax_dtype_name(r->compute), r->grid.of[AX_X], r->grid.of[AX_Y], r->grid.of[AX_Z],
+             r->grid.of[AX_DATA], s ? s->name : "axonn", r->parallel.zero, r->recompute ? " recompute" : "");
 }
 
 eq_run eq_do(eq_run r)
@@ -419,13 +419,13 @@ int eq_factorizations(int ranks, ax_grid_size out[64])
         for (int y = 1; x * y <= ranks; y++)
             for (int z = 1; x * y * z <= ranks; z++)
                 if (ranks % (x * y * z) == 0)
-                    out[n++] = (ax_grid_size){x, y, z, 1, ranks / (x * y * z)};
+                    out[n++] = (ax_grid_size){{x, y, z, 1, ranks / (x * y * z)}};
     return n;
 }
 
 eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps)
 {
-    return (eq_run){.grid = {1, 1, 1, 1, 1},
+    return (eq_run){.grid = {{1, 1, 1, 1, 1}},
                     .parallel = ax_parallel_default,
                     .model = model,
                     .device = device,

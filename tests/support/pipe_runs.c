@@ -146,7 +146,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
         ax_step_result r;
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
-        if (i == 1 && s->grid.pipe > 1)
+        if (i == 1 && s->grid.of[AX_PIPE] > 1)
             AX_TRY(give_up(ctx, engine, s, global, targets, &h));
         AX_TRY(ax_engine_step(engine, i + 1, rows, NULL, targets, &h));
         AX_TRY(ax_engine_result(engine, &r));
@@ -249,7 +249,8 @@ static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *pla
 
 static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
 {
-    const int64_t rows_each = 2, global = rows_each * s->micro_batches * s->grid.z * s->grid.data;
+    const int64_t rows_each = 2,
+                  global = rows_each * s->micro_batches * s->grid.of[AX_Z] * s->grid.of[AX_DATA];
     const char *device = s->device ? s->device : "cpu";
     ax_model_config config;
     ax_parallel parallel;
@@ -315,7 +316,7 @@ void pipe_run(const pipe_setup *s, pipe_result *out)
 void pipe_run_one_stage(const pipe_setup *s, pipe_result *out)
 {
     pipe_setup one = *s;
-    one.grid.pipe = 1;
+    one.grid.of[AX_PIPE] = 1;
     one.lazy = false;
     one.late = 0;
     one.cut = NULL;
@@ -336,9 +337,10 @@ const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT])
     snprintf(text, PIPE_TEXT,
              "%s, x=%d y=%d z=%d pipe=%d data=%d zero %d, %s %d, slack %d, postpone %d, %d micro-batches, "
              "recompute %d, %s%s%s",
-             families[s->family], s->grid.x, s->grid.y, s->grid.z, s->grid.pipe, s->grid.data, s->zero,
-             schedules[s->schedule], s->chunks, (int)s->slack, (int)s->postpone, (int)s->micro_batches,
-             (int)s->recompute, ax_dtype_name(s->compute), s->tied ? ", tied" : "", s->lazy ? ", lazy" : "");
+             families[s->family], s->grid.of[AX_X], s->grid.of[AX_Y], s->grid.of[AX_Z], s->grid.of[AX_PIPE],
+             s->grid.of[AX_DATA], s->zero, schedules[s->schedule], s->chunks, (int)s->slack, (int)s->postpone,
+             (int)s->micro_batches, (int)s->recompute, ax_dtype_name(s->compute), s->tied ? ", tied" : "",
+             s->lazy ? ", lazy" : "");
     if (s->late)
         ax_text_add(text, PIPE_TEXT, ", late with seed %llu", (unsigned long long)s->late);
     return text;
@@ -391,15 +393,15 @@ void pipe_check(const pipe_setup *s)
 /* ---- late messages ------------------------------------------------------------------------------- */
 
 const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS] = {
-    {.grid = {1, 1, 1, 3, 1}, .micro_batches = 6, .compute = AX_F32},
-    {.grid = {2, 1, 1, 2, 1}, .micro_batches = 6, .compute = AX_F32},
-    {.grid = {1, 1, 1, 2, 2}, .zero = 2, .micro_batches = 6, .compute = AX_F32},
-    {.grid = {1, 1, 2, 2, 1}, .micro_batches = 6, .compute = AX_BF16},
-    {.grid = {1, 1, 1, 3, 2}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
-    {.grid = {1, 1, 1, 4, 1}, .micro_batches = 9, .compute = AX_BF16, .recompute = 1},
-    {.grid = {1, 1, 2, 2, 2}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
-    {.grid = {2, 1, 1, 4, 1}, .micro_batches = 5, .compute = AX_F32, .family = PIPE_QWEN3},
-    {.grid = {1, 1, 1, 2, 2}, .schedule = INTERLEAVED, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{1, 1, 1, 3, 1}}, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{2, 1, 1, 2, 1}}, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{1, 1, 1, 2, 2}}, .zero = 2, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{1, 1, 2, 2, 1}}, .micro_batches = 6, .compute = AX_BF16},
+    {.grid = {{1, 1, 1, 3, 2}}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{1, 1, 1, 4, 1}}, .micro_batches = 9, .compute = AX_BF16, .recompute = 1},
+    {.grid = {{1, 1, 2, 2, 2}}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{2, 1, 1, 4, 1}}, .micro_batches = 5, .compute = AX_F32, .family = PIPE_QWEN3},
+    {.grid = {{1, 1, 1, 2, 2}}, .schedule = INTERLEAVED, .micro_batches = 6, .compute = AX_F32},
 };
 
 /* Fails unless the ranks of each group ran their tasks in the same order. */

@@ -32,7 +32,7 @@ size_t reserved_messages(const ax_grid *grid)
     return bytes;
 }
 
-int grid_ranks(ax_grid_size size) { return size.x * size.y * size.z * size.pipe * size.data; }
+int grid_ranks(ax_grid_size size) { return (int)ax_grid_size_ranks(size); }
 
 int random_below(uint64_t *state, int n)
 {

@@ -171,9 +171,10 @@ ax_status steps_run(ax_comm *world, setup *s)
 
 const char *steps_describe(const setup *s, char text[160])
 {
-    snprintf(text, 160, "x=%d y=%d z=%d data=%d zero %d, micro-batches of %d, recompute %d%s%s", s->grid.x,
-             s->grid.y, s->grid.z, s->grid.data, s->parallel.zero, (int)s->micro_batch, (int)s->recompute,
-             s->parallel.weight_cache ? ", cache" : "", s->lazy ? ", lazy" : "");
+    snprintf(text, 160, "x=%d y=%d z=%d data=%d zero %d, micro-batches of %d, recompute %d%s%s",
+             s->grid.of[AX_X], s->grid.of[AX_Y], s->grid.of[AX_Z], s->grid.of[AX_DATA], s->parallel.zero,
+             (int)s->micro_batch, (int)s->recompute, s->parallel.weight_cache ? ", cache" : "",
+             s->lazy ? ", lazy" : "");
     return text;
 }
 

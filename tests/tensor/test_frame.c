@@ -24,7 +24,7 @@ static world open_world(const char *device)
 {
     world w;
     OK(ax_comm_self_create(&w.self));
-    OK(ax_ctx_create(w.self, (ax_grid_size){1, 1, 1, 1, 1}, device, 1, AX_F32, 1, &w.ctx));
+    OK(ax_ctx_create(w.self, (ax_grid_size){{1}}, device, 1, AX_F32, 1, &w.ctx));
     OK(ax_frame_create(w.ctx, 1 << 16, &w.frame));
     return w;
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static const ax_grid_size eight = {.x = 4, .y = 1, .z = 2, .pipe = 1, .data = 1};
+static const ax_grid_size eight = {{4, 1, 2, 1, 1}};
 
 /* Extents that each rank along the axes of dim 0 holds, in order of the coordinates: "3,2,2,2". */
 static ax_status sizes(const ax_grid *grid, const char *layout_text, int64_t extent, int64_t unit,

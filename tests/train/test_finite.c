@@ -133,7 +133,7 @@ static ax_status scaled_rank(ax_comm *world, void *arg)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, mine.grid, "cpu", 1, AX_F16, 7, &ctx);
     if (status == AX_OK) {
-        ctx->parallel.zero = mine.grid.data - 1; /* 1 on two ranks of data, 3 on four */
+        ctx->parallel.zero = mine.grid.of[AX_DATA] - 1; /* 1 on two ranks of data, 3 on four */
         status = ax_engine_create(ctx, &options, NULL, 8 << 20, &engine);
     }
     if (status == AX_OK)
@@ -150,7 +150,7 @@ static ax_status scaled_rank(ax_comm *world, void *arg)
 static scaling scaled(ax_grid_size g, double start, bool large_head)
 {
     scaling s = {.grid = g, .start = start, .large_head = large_head};
-    OK(ax_comm_threads_run(g.x * g.y * g.z * g.pipe * g.data, scaled_rank, &s));
+    OK(ax_comm_threads_run((int)ax_grid_size_ranks(g), scaled_rank, &s));
     return s;
 }
 
@@ -159,7 +159,8 @@ static scaling scaled(ax_grid_size g, double start, bool large_head)
 static void a_scale_that_is_too_large_is_halved(void **state)
 {
     (void)state;
-    const ax_grid_size one = {1, 1, 1, 1, 1}, grids[] = {{2, 1, 1, 1, 2}, {1, 2, 2, 1, 1}, {1, 1, 1, 1, 4}};
+    const ax_grid_size one = {{1, 1, 1, 1, 1}},
+                       grids[] = {{{2, 1, 1, 1, 2}}, {{1, 2, 2, 1, 1}}, {{1, 1, 1, 1, 4}}};
     scaling fine = scaled(one, 0x1p10, false), large = scaled(one, 0x1p26, false);
     int first = 0;
     while (first < SCALED_STEPS && large.overflow[first])
@@ -185,7 +186,7 @@ static void a_scale_that_is_too_large_is_halved(void **state)
 static void overflow_at_the_smallest_scale_is_reported(void **state)
 {
     (void)state;
-    scaling s = scaled((ax_grid_size){1, 1, 1, 1, 1}, 4, true);
+    scaling s = scaled((ax_grid_size){{1}}, 4, true);
     assert_true(s.end == AX_LOSS_SCALE_LEAST && s.skipped == SCALED_STEPS);
     for (int i = 0; i < SCALED_STEPS; i++)
         assert_true(s.overflow[i] && isfinite(s.loss[i]) && s.scale[i] == (i < 2 ? 4 >> i : 1));
@@ -309,13 +310,13 @@ static ax_status skip_rank(ax_comm *world, void *arg)
 static void nonfinite_steps_change_nothing(void **state)
 {
     (void)state;
-    static const skip_case cases[] = {{"cpu", {1, 1, 1, 1, 1}, AX_BF16, 0},
-                                      {"check:cpu", {1, 1, 1, 1, 1}, AX_F32, 0},
-                                      {"cpu", {2, 1, 1, 1, 2}, AX_BF16, 1},
-                                      {"cpu", {1, 1, 2, 1, 2}, AX_F32, 3}};
+    static const skip_case cases[] = {{"cpu", {{1, 1, 1, 1, 1}}, AX_BF16, 0},
+                                      {"check:cpu", {{1, 1, 1, 1, 1}}, AX_F32, 0},
+                                      {"cpu", {{2, 1, 1, 1, 2}}, AX_BF16, 1},
+                                      {"cpu", {{1, 1, 2, 1, 2}}, AX_F32, 3}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         const ax_grid_size *g = &cases[i].grid;
-        if (ax_comm_threads_run(g->x * g->z * g->data, skip_rank, (void *)&cases[i]) != AX_OK)
+        if (ax_comm_threads_run((int)ax_grid_size_ranks(*g), skip_rank, (void *)&cases[i]) != AX_OK)
             fail_msg("case %zu: %s", i, ax_error_message());
     }
 }

@@ -49,7 +49,7 @@ static void logits_of(const char *dir, table *out)
     ax_ctx *ctx;
     OK(ax_pretrained_open(dir, &model));
     OK(ax_comm_self_create(&self));
-    OK(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "cpu", 1, AX_F32, 1, &ctx));
+    OK(ax_ctx_create(self, (ax_grid_size){{1}}, "cpu", 1, AX_F32, 1, &ctx));
     OK(ax_pretrained_logits(ctx, &model, tokens, T, take, out));
     ax_ctx_destroy(&ctx);
     ax_comm_destroy(&self);

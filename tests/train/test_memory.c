@@ -101,7 +101,7 @@ static ax_status start(training *t, const shape *s, measured *out)
     AX_TRY(ax_optim_find("adamw", &t->options.optim));
     AX_TRY(open_data(t, s));
     out->baseline = ax_memory_now();
-    ax_grid_size one = {1, 1, 1, 1, 1};
+    ax_grid_size one = {{1, 1, 1, 1, 1}};
     AX_TRY(ax_comm_self_create(&t->self));
     AX_TRY(ax_engine_plan_make(&t->options, t->self, one, NULL, "cpu", s->threads, s->compute, &t->plan));
     out->planned = ax_memory_total(&t->plan.memory);
@@ -327,7 +327,7 @@ static void a_step_on_a_grid_allocates_nothing(void **state)
     if (SANITIZED)
         skip();
     for (int zero = 0; zero < 4; zero++) {
-        grid_case c = {.grid = {1, 2, 2, 1, 2}, .parallel = ax_parallel_default, .recompute = zero % 2};
+        grid_case c = {.grid = {{1, 2, 2, 1, 2}}, .parallel = ax_parallel_default, .recompute = zero % 2};
         c.parallel.zero = zero;
         c.parallel.weight_cache = zero % 3 ? 4000 : 0;
         if (ax_comm_threads_run(8, grid_rank, &c) != AX_OK)

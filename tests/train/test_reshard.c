@@ -11,14 +11,8 @@ typedef struct placement {
 } placement;
 
 static const placement placements[] = {
-    {{1, 1, 1, 1, 1}, 0},
-    {{.x = 2, 1, 1, 1, 1}, 0},
-    {{.x = 3, .y = 1, 1, 1, .data = 2}, 1},
-    {{.x = 1, .y = 4, 1, 1, 1}, 0},
-    {{.x = 2, .y = 1, .z = 2, 1, .data = 2}, 2},
-    {{.x = 1, .y = 1, .z = 5, 1, 1}, 0},
-    {{.x = 2, .y = 2, .z = 2, 1, 1}, 0},
-    {{.x = 1, .y = 1, .z = 1, 1, .data = 7}, 3},
+    {{{1, 1, 1, 1, 1}}, 0}, {{{2, 1, 1, 1, 1}}, 0}, {{{3, 1, 1, 1, 2}}, 1}, {{{1, 4, 1, 1, 1}}, 0},
+    {{{2, 1, 2, 1, 2}}, 2}, {{{1, 1, 5, 1, 1}}, 0}, {{{2, 2, 2, 1, 1}}, 0}, {{{1, 1, 1, 1, 7}}, 3},
 };
 
 /* Returns a model of odd sizes, which no grid divides evenly. That of qwen3 has one key head, heads of their
@@ -94,7 +88,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     ax_model_config config = odd(j->family);
     ax_ctx *ctx;
     ax_engine *engine = NULL;
-    int64_t batch = j->at->grid.data * j->at->grid.z;
+    int64_t batch = j->at->grid.of[AX_DATA] * j->at->grid.of[AX_Z];
     ax_engine_options options = {.model = &config, .seq_len = T, .micro_batch = 1, .global_batch = batch};
     AX_TRY(ax_optim_find("adamw", &options.optim));
     AX_TRY(ax_ctx_create(world, j->at->grid, "cpu", 1, AX_F32, 3, &ctx));

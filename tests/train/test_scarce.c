@@ -78,9 +78,9 @@ static void failures_are_reported_and_nothing_leaks(void **state)
     (void)state;
     if (!MALLOCS_COUNTED)
         skip();
-    ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 2}, {1, 1, 1, 2, 1}};
+    ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 1, 1, 1, 2}}, {{1, 1, 1, 2, 1}}};
     for (size_t g = 0; g < AX_COUNT(grids); g++) {
-        int ranks = grids[g].x * grids[g].pipe * grids[g].data;
+        int ranks = (int)ax_grid_size_ranks(grids[g]);
         for (int warm = 0; warm < 2; warm++) {
             atomic_store(&mallocs_made, 0);
             assert_int_equal(ax_comm_threads_run(ranks, on_a_grid, &grids[g]), AX_OK);

@@ -52,7 +52,7 @@ static ax_status check_trainer(const ax_train_plan *plan, ax_trainer *trainer, c
     ax_data *data = NULL;
     ax_sampler *sampler = NULL;
     EXPECT(plan->options.model->layers == 2 && plan->options.global_batch == 4);
-    EXPECT(plan->grid.data == ax_comm_size(plan->ranks) && plan->compute == AX_F32);
+    EXPECT(plan->grid.of[AX_DATA] == ax_comm_size(plan->ranks) && plan->compute == AX_F32);
     EXPECT(ax_memory_total(&plan->engine.memory) > 0);
     EXPECT(ax_train_hyper(plan, 1).lr == 0.005 && ax_train_hyper(plan, 2).lr == 0.01); /* warm-up: 2 steps */
     ax_status status = ax_trainer_engine(trainer, &ctx, &engine);

@@ -126,7 +126,7 @@ static ax_status run(ax_comm *world, void *arg)
 static void texts_end_and_follow(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {1, 1, 1, 2, 1}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{1, 1, 1, 2, 1}}};
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         assert_ranks(grid_ranks(grids[i]), run, &grids[i]);
 }

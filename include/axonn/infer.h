@@ -189,12 +189,12 @@ AX_MUST_CHECK ax_status ax_text_create(ax_ctx *ctx, const ax_pretrained *model,
                                        const ax_text_options *options, ax_text **out);
 void ax_text_destroy(ax_text **text);
 /* Begins the text that continues a prompt of n tokens, which is the same on all ranks. Keys and values of the
- * tokens with which the text before began too are used again. The random numbers are those number `sample` of
- * the seed; they go on where the text before ended if that had the same `sample`. AX_ERR_USAGE: the prompt
- * leaves no position for a token. Collective along the world. */
+ * tokens with which the text before began too are used again. The seed has one sequence of random numbers for
+ * each `sample`; a text goes on in the sequence of the text before if both have the same `sample`, else it
+ * begins its own. AX_ERR_USAGE: the prompt leaves no position for a token. Collective along the world. */
 AX_MUST_CHECK ax_status ax_text_start(ax_text *text, const int32_t *ids, size_t n, int64_t sample);
-/* Adds the next token to a text that is not finished. All ranks get the same one. Collective along the
- * world. */
+/* Adds the next token. All ranks get the same one. AX_ERR_USAGE: the text is finished, or was not begun.
+ * Collective along the world. */
 AX_MUST_CHECK ax_status ax_text_next(ax_text *text);
 ax_finish ax_text_finish(const ax_text *text);
 /* Returns the *n tokens that were generated. This and the next two results are valid until the next call of

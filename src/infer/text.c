@@ -169,7 +169,8 @@ ax_status ax_text_next(ax_text *t)
 {
     int32_t id;
     const float *logits = NULL;
-    AX_ASSERT(t->finish == AX_UNFINISHED && t->prompt);
+    AX_CHECK(t->capacity && t->finish == AX_UNFINISHED, AX_ERR_USAGE,
+             "ax_text_next: the text is finished, or was not begun: call ax_text_start first");
     AX_TRY(feed_rest(t, &logits));
     AX_TRY(draw(t, logits, &id));
     if (is_end_token(t, id)) {

@@ -35,6 +35,7 @@ static ax_status continue_prompt(ax_text *text, const int32_t *from, size_t n, i
         AX_TRY(ax_text_next(text));
     }
     EXPECT(*ax_text_take(text, &more) == 0 && more == 0);
+    EXPECT(ax_text_next(text) == AX_ERR_USAGE);
     const char *whole = ax_text_get(text, &size);
     EXPECT(size == strlen(out->text) && !memcmp(whole, out->text, size));
     const int32_t *ids = ax_text_ids(text, &out->n);
@@ -78,6 +79,7 @@ static ax_status ends(ax_ctx *ctx, const ax_pretrained *model, ax_text_options o
     ax_text *text;
     AX_TRY(ax_text_create(ctx, model, &o, &text));
     int32_t all[MOST] = {0};
+    EXPECT(ax_text_next(text) == AX_ERR_USAGE);
     EXPECT(ax_text_start(text, all, MOST, 0) == AX_ERR_USAGE);
     ax_text_destroy(&text);
     return AX_OK;

@@ -29,26 +29,6 @@ typedef struct ax_engine_options {
     double clip;           /* largest gradient norm; 0: no clipping */
 } ax_engine_options;
 
-/* Memory of an engine by class, in bytes on this rank: device memory, but `pinned` and one buffer in `batch`
- * are host memory. */
-typedef struct ax_memory {
-    size_t weights; /* master weights; for parameters that are not trained (frozen, or no optimizer) the
-                       weights that kernels read */
-    size_t copies;  /* weights that kernels read, if they have memory of their own: weights in the compute
-                       dtype, and all-gathered weights that are kept (train.weight_cache) */
-    size_t gradients, optimizer;
-    size_t activations; /* activations and saved tensors (ax_frame) */
-    size_t batch;       /* buffers for tokens, targets and positions, for loss and gradient norms, and the
-                           tables of the optimizer (ax_updater) */
-    size_t tables;      /* cosines and sines of rotary position embeddings */
-    size_t messages;    /* buffers of messages between pipeline stages */
-    size_t cache;       /* a generator's key/value cache */
-    size_t workspace;   /* scratch memory of kernels */
-    size_t pinned;      /* pinned host memory for messages between pipeline stages; 0 if the host can access
-                           the device's memory whenever it wants to; not part of ax_memory_total */
-} ax_memory;
-size_t ax_memory_total(const ax_memory *memory);
-
 /* The result of a dry run: a step and an evaluation on the device `dry`, which has no memory and computes
  * nothing (ax_engine_plan_make). */
 typedef struct ax_engine_plan {

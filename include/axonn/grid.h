@@ -238,6 +238,45 @@ void ax_ctx_destroy(ax_ctx **ctx);
 AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
 void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
 
+/* The classes of a rank's memory: X(ID, name in the log, whether it is host memory). All classes are device
+ * memory but PINNED and one buffer in BATCH. */
+/* clang-format off */
+#define AX_MEMORY(X)                                                                                         \
+    /* Master weights, and weights that kernels read without a copy of their own: vectors, frozen weights, */ \
+    /* all weights in fp32. */                                                                               \
+    X(WEIGHTS, "weights", false)                                                                             \
+    /* Weights in the compute dtype beside their master weights; gathered weights (train.weight_cache). */   \
+    X(COPIES, "compute copies", false)                                                                       \
+    X(GRADIENTS, "gradients", false)                                                                         \
+    X(OPTIMIZER, "optimizer", false)                                                                         \
+    X(ACTIVATIONS, "activations", false) /* and saved tensors (ax_frame) */                                  \
+    /* Buffers for tokens, targets and positions, for loss and norms, and the tables of sums and updates. */ \
+    X(BATCH, "batch", false)                                                                                 \
+    X(TABLES, "position tables", false)  /* cosines and sines of rotary position embeddings */               \
+    X(MESSAGES, "messages", false)       /* buffers of messages between pipeline stages */                   \
+    X(CACHE, "key/value cache", false)   /* of a generator */                                                \
+    X(WORKSPACE, "kernel scratch", false)                                                                    \
+    /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
+    X(PINNED, "pinned messages", true)
+/* clang-format on */
+
+typedef enum ax_memory_class {
+#define AX_MEMORY_ID_(ID, ...) AX_MEMORY_##ID,
+    AX_MEMORY(AX_MEMORY_ID_)
+#undef AX_MEMORY_ID_
+        AX_MEMORY_CLASSES
+} ax_memory_class;
+
+/* Bytes of memory by class. */
+typedef struct ax_memory {
+    size_t bytes[AX_MEMORY_CLASSES];
+} ax_memory;
+/* Returns the bytes of all classes of device memory. */
+size_t ax_memory_total(const ax_memory *memory);
+/* Prints each class of device memory that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns
+ * out. */
+char *ax_memory_print(const ax_memory *memory, char out[512]);
+
 #ifdef __cplusplus
 }
 #endif

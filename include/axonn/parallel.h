@@ -241,6 +241,17 @@ typedef enum ax_param_place {
     AX_PARAM_AWAY  /* on another stage: no memory here */
 } ax_param_place;
 
+/* The arrays of a parameter's state: the master weights, and those of the optimizer (slots: exp_avg, …). */
+enum { AX_STATE_MASTER, AX_STATE_SLOT, AX_STATE_ARRAYS = AX_STATE_SLOT + 2 };
+
+/* An array of a parameter's state, as far as this rank has it. Updates and checkpoints use it; the kernels of
+ * forward and backward read `rest` instead. */
+typedef struct ax_param_state {
+    ax_dtype dtype;
+    int64_t n;  /* number of elements: those of the rank's box in the state layout */
+    void *data; /* device memory; NULL: none on this rank */
+} ax_param_state;
+
 /* An array of weights. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
  *
  * A parameter has four layouts. U, the layout "in use" by kernels, follows from the parameter's roles ("o@y,
@@ -252,9 +263,9 @@ typedef enum ax_param_place {
  *   gradient    U/z  (zero 2, 3: U/z.data)   sum over micro-batches; with zero 0, 1 partial along data
  *   state       U/z  (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's final gradient
  *
- * Between layouts that are equal on a grid no communication is needed. `rest` and `master` then share memory
- * if their dtypes are equal, and `sum` and `grad` share memory. After the local box the memory has room for
- * the padding of collectives.
+ * Between layouts that are equal on a grid no communication is needed, and `sum` and `grad` share memory. If
+ * the dtype of `rest` is that of the master weights, kernels read the master weights: these are `rounded`, a
+ * part of `rest`. After the local box the memory has room for the padding of collectives.
  *
  * A frozen parameter is read and never updated: it has no gradient, no optimizer state, and no master weights
  * besides the weights that kernels read. */
@@ -262,15 +273,15 @@ typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
     ax_layout use;     /* layout U, in which kernels read the weights */
     ax_tensor rest;    /* the weights as stored between uses; compute dtype if ndim >= 2, else accum */
-    ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints store; has the
-                          dtype of rest if the parameter is not trained (ax_param_trains) */
-    ax_tensor rounded; /* master converted to the dtype of rest; lies within rest, and is master itself if the
-                          dtypes are equal */
-    ax_tensor sum;     /* accum dtype, gradient layout: sum over the step's micro-batches so far */
-    ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
+    ax_tensor rounded; /* this rank's part of the master weights, converted to the dtype of rest, state
+                          layout; lies within rest */
+    /* What the optimizer updates and checkpoints store, in the accum dtype. The master weights have the dtype
+     * of rest if the parameter is not trained (ax_param_trains). */
+    ax_param_state state[AX_STATE_ARRAYS];
+    ax_tensor sum;        /* accum dtype, gradient layout: sum over the step's micro-batches so far */
+    ax_tensor grad;       /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* axes along which each rank's gradient is only a partial sum: those of
                              ax_grad_axes_of_roles and of ax_param_sums_over */
-    ax_tensor slot[2]; /* optimizer state arrays; data is NULL for arrays that the optimizer does not have */
     ax_init_kind init;
     double init_std;
     bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
@@ -343,12 +354,27 @@ AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, c
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
+/* Copy elements first … first+n-1 of an array of state to host memory, and from host memory. Not collective.
+ */
+AX_MUST_CHECK ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *state, int64_t first,
+                                            int64_t n, void *host);
+AX_MUST_CHECK ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *state, int64_t first,
+                                             int64_t n, const void *host);
+
 /* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
  * Invalidates the parameter in the weight cache. If `rounded` is split along data and `rest` is not (zero 1,
  * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. Before that, if the
  * parameter is on two pipeline stages (tied weights, AX_PARAM_LENT), the first stage sends it along pipe to
  * the last one, which has the copy. Collective along data with zero 1, 2, and along pipe for tied weights. */
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
+
+/* The blocks of device memory of a parameter set: weights that kernels read, the weight cache included; state
+ * that kernels do not read (master weights included, if they have memory of their own); gradients. */
+enum { AX_BLOCK_WEIGHTS, AX_BLOCK_STATE, AX_BLOCK_GRADIENTS, AX_PARAM_BLOCKS };
+typedef struct ax_param_block {
+    void *data;
+    size_t bytes;
+} ax_param_block;
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of
  * all pipeline stages, so that a parameter has the same index on every rank. */
@@ -357,13 +383,8 @@ typedef struct ax_param_set {
     int n;
     ax_param **param; /* the set owns this array; the layers own the parameters */
     int slots;        /* optimizer state arrays per parameter that is trained */
-    /* Bytes on this rank. bytes_master: master weights. bytes_use: the weights that kernels read, if they
-     * have memory of their own, weight cache included. bytes_grad: gradients. bytes_state: the optimizer's
-     * state. */
-    size_t bytes_master, bytes_use, bytes_grad, bytes_state;
-    size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
-    size_t bytes_sums; /* bytes of the tables of arrays that kernel sumsq reads */
-    void *block[4]; /* device memory of bytes_master, bytes_use, bytes_grad and bytes_state, in this order */
+    ax_memory memory; /* bytes on this rank, by class */
+    ax_param_block block[AX_PARAM_BLOCKS];
     struct ax_param_flow *flow; /* collectives in flight, ax_param_orders, buckets of gradients */
 } ax_param_set;
 

@@ -140,10 +140,12 @@ ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 /* ---- items.c: distributed arrays and their places in files ---- */
 
 typedef struct ckpt_item {
-    const char *name;    /* name of the parameter */
-    char *key;           /* key of the array in the file; owned */
-    ax_tensor tensor;    /* its data is NULL if this rank does not own the parameter (ax_param_is_owned), for
-                            instance because another pipeline stage owns it */
+    const char *name;            /* name of the parameter */
+    char *key;                   /* key of the array in the file; owned */
+    ax_tensor tensor;            /* shape, dtype and layout; no data */
+    const ax_param_state *state; /* the array of state that the item is; NULL if this rank does not own the
+                                    parameter (ax_param_is_owned), for instance because another pipeline stage
+                                    owns it */
     ax_param_file place; /* which part (box) of the file's array holds the tensor; place.key is not used */
 } ckpt_item;
 

@@ -1,8 +1,8 @@
 /* Writes distributed tensors to safetensors files and reads them. An item is a tensor, and the part of a
  * file's array that holds the tensor. A rank's box is the part of a tensor that this rank holds. If several
  * ranks have the same box, the first of these ranks writes the box; every rank reads its own box. All ranks
- * list the items of all pipeline stages; the tensor of another stage has no data on this rank. Device memory
- * is copied through a host buffer piece by piece. */
+ * list the items of all pipeline stages; a rank has no state of the parameters of another stage. State is
+ * copied through a host buffer piece by piece. */
 #include "ckpt.h"
 
 #include <stdlib.h>
@@ -26,33 +26,26 @@ static ax_status items_alloc(ckpt_items *items, int n)
     return ax_calloc((size_t)n, sizeof *items->item, &items->item);
 }
 
-/* Adds an item for `tensor`, stored as a whole array of the file: the array has the tensor's shape. */
-static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor *tensor, const char *prefix)
+/* Adds an item for an array of p's state (AX_STATE_…), stored in the array `file` of the file. `file` NULL:
+ * stored as an array PREFIX.NAME of the parameter's shape. */
+static ax_status add(ckpt_items *items, const ax_param *p, int array, const ax_param_file *file,
+                     const char *prefix)
 {
     ckpt_item *it = &items->item[items->n];
-    AX_TRY(ckpt_path(&it->key, "%s%s", prefix, p->name));
+    AX_TRY(file ? ax_strdup(file->key, &it->key)
+                : ckpt_path(&it->key, "%s%s%s", prefix, *prefix ? "." : "", p->name));
     items->n++;
     it->name = p->name;
-    it->tensor = *tensor;
-    if (!ax_param_is_owned(p))
-        it->tensor.data = NULL;
-    it->place.ndim = tensor->ndim;
-    memcpy(it->place.dim, tensor->dim, sizeof it->place.dim);
-    return AX_OK;
-}
-
-static ax_status add_model(ckpt_items *items, const ax_param *p)
-{
-    if (!p->file.key)
-        return add_whole(items, p, &p->master, "");
-    ckpt_item *it = &items->item[items->n];
-    AX_TRY(ax_strdup(p->file.key, &it->key));
-    items->n++;
-    it->name = p->name;
-    it->tensor = p->master;
-    if (!ax_param_is_owned(p))
-        it->tensor.data = NULL;
-    it->place = p->file;
+    it->state = ax_param_is_owned(p) ? &p->state[array] : NULL;
+    it->tensor = p->rounded;
+    it->tensor.dtype = p->state[array].dtype;
+    it->tensor.data = NULL;
+    if (file) {
+        it->place = *file;
+    } else {
+        it->place.ndim = p->rounded.ndim;
+        memcpy(it->place.dim, p->rounded.dim, sizeof it->place.dim);
+    }
     return AX_OK;
 }
 
@@ -62,7 +55,7 @@ ax_status ckpt_items_list(ax_param *const *params, int n, bool frozen, ckpt_item
     ax_status status = AX_OK;
     for (int i = 0; i < n && status == AX_OK; i++)
         if (params[i]->frozen == frozen)
-            status = add_model(out, params[i]);
+            status = add(out, params[i], AX_STATE_MASTER, params[i]->file.key ? &params[i]->file : NULL, "");
     if (status != AX_OK)
         ckpt_items_fini(out);
     return status;
@@ -76,17 +69,12 @@ ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out
 static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
                               bool master)
 {
-    for (int i = 0; master && i < set->n; i++)
-        if (!set->param[i]->frozen)
-            AX_TRY(add_whole(items, set->param[i], &set->param[i]->master, "master."));
-    for (int s = 0; s < set->slots; s++)
-        for (int i = 0; i < set->n; i++) {
-            char prefix[64];
-            if (set->param[i]->frozen)
-                continue;
-            snprintf(prefix, sizeof prefix, "%s.", slot_names[s]);
-            AX_TRY(add_whole(items, set->param[i], &set->param[i]->slot[s], prefix));
-        }
+    const int end = AX_STATE_SLOT + (int)ax_max(set->slots, 0);
+    for (int array = master ? AX_STATE_MASTER : AX_STATE_SLOT; array < end; array++)
+        for (int i = 0; i < set->n; i++)
+            if (!set->param[i]->frozen)
+                AX_TRY(add(items, set->param[i], array, NULL,
+                           array == AX_STATE_MASTER ? "master" : slot_names[array - AX_STATE_SLOT]));
     return AX_OK;
 }
 
@@ -266,20 +254,18 @@ typedef struct mover {
     uint64_t sum;
 } mover;
 
-/* Reads or writes the piece [lo, lo + p->n) of the tensor, or adds the piece's checksum to m->sum. The piece
- * is contiguous in device memory, from address `memory` on. */
-static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
+/* Reads or writes the piece [lo, lo + p->n) of the tensor, or adds the piece's checksum to m->sum. */
+static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way,
                             const int64_t *lo, const ckpt_pieces *p)
 {
     const ax_tensor *t = &it->tensor;
-    size_t bytes = (size_t)p->count * ax_dtype_size(t->dtype);
     int64_t file_lo[AX_MAX_DIMS], file_n[AX_MAX_DIMS];
     place_box(it, lo, p->n, file_lo, file_n);
     if (way == READ) {
         AX_TRY(ax_st_read(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging));
-        return ax_copy_in(m->ctx->stream, memory, m->staging, bytes);
+        return ax_param_state_write(m->ctx, it->state, p->first, p->count, m->staging);
     }
-    AX_TRY(ax_copy_out(m->ctx->stream, m->staging, memory, bytes));
+    AX_TRY(ax_param_state_read(m->ctx, it->state, p->first, p->count, m->staging));
     if (way == SUM) {
         m->sum += ckpt_checksum(t->dtype, t->ndim, t->dim, lo, p->n, m->staging);
         return AX_OK;
@@ -293,13 +279,13 @@ static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, 
     const ax_grid *grid = m->ctx->grid;
     const ax_tensor *t = &it->tensor;
     ax_box box = ax_tensor_box(grid, t, ax_grid_rank(grid));
-    int64_t size = (int64_t)ax_dtype_size(t->dtype), lo[AX_MAX_DIMS] = {0};
+    int64_t lo[AX_MAX_DIMS] = {0};
     ckpt_pieces p;
-    ckpt_pieces_begin(&p, t->ndim, box.n, PIECE_BYTES / size);
+    ckpt_pieces_begin(&p, t->ndim, box.n, PIECE_BYTES / (int64_t)ax_dtype_size(t->dtype));
     while (ckpt_pieces_next(&p)) {
         for (int d = 0; d < t->ndim; d++)
             lo[d] = box.lo[d] + p.lo[d];
-        AX_TRY(move_piece(m, it, a, way, (char *)t->data + p.first * size, lo, &p));
+        AX_TRY(move_piece(m, it, a, way, lo, &p));
     }
     return AX_OK;
 }
@@ -311,7 +297,7 @@ ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
     mover m = {.ctx = ctx, .st = st, .staging = staging.base};
     ax_status status = AX_OK;
     for (int i = 0; i < items->n && status == AX_OK; i++)
-        if (items->item[i].tensor.data && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+        if (items->item[i].state && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
             status = move_item(&m, &items->item[i], ax_st_find(st, items->item[i].key), WRITE);
     ax_region_destroy(&staging);
     return status;
@@ -325,7 +311,7 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
     ax_status status = AX_OK;
     for (int i = 0; i < items->n && status == AX_OK; i++) {
         m.sum = 0;
-        if (items->item[i].tensor.data && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+        if (items->item[i].state && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
             status = move_item(&m, &items->item[i], NULL, SUM);
         sums[i] = m.sum;
     }
@@ -344,7 +330,7 @@ ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const
         status = ax_region_create(PIECE_BYTES, &staging);
     mover m = {.ctx = ctx, .st = st, .staging = staging.base};
     for (int i = 0; i < items->n && status == AX_OK; i++)
-        if (items->item[i].tensor.data)
+        if (items->item[i].state)
             status = move_item(&m, &items->item[i], found[i], READ);
     if (staging.base)
         ax_region_destroy(&staging);

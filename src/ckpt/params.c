@@ -131,7 +131,7 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
                  "%s: training/manifest.json has no complete entry for parameter %s, which the model has: "
                  "the checkpoint may be that of another model; name one of this model",
                  dir, p->name);
-        if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
+        if (strcmp(dtype, ax_dtype_name(p->state[AX_STATE_MASTER].dtype)))
             continue; /* converted to another dtype, so its bits differ */
         AX_CHECK(strtoull(sum, NULL, 16) == have, AX_ERR_DATA,
                  "%s: parameter %s was read, but its values are not those that were saved: check the files "

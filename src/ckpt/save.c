@@ -274,8 +274,8 @@ static ax_status list_params(saver *s)
         if (p->frozen)
             continue;
         snprintf(sum, sizeof sum, "%016llx", (unsigned long long)*next++);
-        json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
-                                  "key", p->file.key);
+        json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->state[AX_STATE_MASTER].dtype),
+                                  "sum", sum, "key", p->file.key);
         AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,
                  "not enough memory to write %s/" MANIFEST, s->aside);
     }

@@ -137,7 +137,7 @@ static int64_t trained(const ax_layer *layer)
     int64_t n = 0;
     for (int i = 0; i < AX_LAYER_PARAMS; i++)
         if (layer->param[i] && !layer->borrows[i] && ax_param_trains(layer->param[i]))
-            n += ax_tensor_count(layer->ctx->grid, &layer->param[i]->master);
+            n += ax_tensor_count(layer->ctx->grid, &layer->param[i]->rounded);
     for (int i = 0; i < layer->children; i++)
         n += trained(layer->child[i]);
     return n;

@@ -5,12 +5,6 @@
 
 #include <stdlib.h>
 
-size_t ax_memory_total(const ax_memory *m)
-{
-    return m->weights + m->copies + m->gradients + m->optimizer + m->activations + m->batch + m->tables +
-           m->cache + m->messages + m->workspace;
-}
-
 ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     (void)source;
@@ -70,17 +64,13 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     e->costs = NULL;
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
     AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
-    out->memory.weights = e->set->bytes_master;
-    out->memory.copies = e->set->bytes_use;
-    out->memory.gradients = e->set->bytes_grad + e->set->bytes_tied;
-    out->memory.optimizer = e->set->bytes_state;
-    out->memory.activations = ax_frame_plan_bytes(out->frame);
-    out->memory.batch =
-        (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e) + e->set->bytes_sums;
-    out->memory.tables = ax_layer_table_bytes(e->model->root);
-    out->memory.messages = ax_pipeline_bytes(e->pipeline);
-    if (e->updater)
-        out->memory.batch += ax_updater_bytes(e->updater);
+    out->memory = e->set->memory;
+    size_t *bytes = out->memory.bytes;
+    bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->frame);
+    bytes[AX_MEMORY_BATCH] += (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e) +
+                              (e->updater ? ax_updater_bytes(e->updater) : 0);
+    bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(e->model->root);
+    bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(e->pipeline);
     return AX_OK;
 }
 
@@ -99,9 +89,9 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
     if (status == AX_OK)
         status = ax_grid_used(dry->grid, &out->axes);
     if (status == AX_OK)
-        status = ax_device_workspace(device, threads, &out->memory.workspace);
+        status = ax_device_workspace(device, threads, &out->memory.bytes[AX_MEMORY_WORKSPACE]);
     if (status == AX_OK)
-        status = ax_memory_find_pinned(dry->grid, device, &out->memory.pinned);
+        status = ax_memory_find_pinned(dry->grid, device, &out->memory.bytes[AX_MEMORY_PINNED]);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     if (status != AX_OK)

@@ -185,16 +185,16 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
         status = feed(&g, g.host, 1);
     if (status == AX_OK)
         status = ax_frame_plan_create(g.frame, 1, &out->plan);
-    if (status == AX_OK)
-        out->memory = (ax_memory){.weights = g.set->bytes_master,
-                                  .copies = g.set->bytes_use,
-                                  .activations = ax_frame_plan_bytes(out->plan),
-                                  .batch = 2 * ids_bytes(&g),
-                                  .tables = ax_layer_table_bytes(g.model->root),
-                                  .messages = ax_pipeline_bytes(g.prompts) + ax_pipeline_bytes(g.singles),
-                                  .cache = g.cache ? ax_kv_cache_bytes(g.cache) : 0};
-    if (status == AX_OK)
-        status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &out->memory.pinned);
+    size_t *bytes = out->memory.bytes;
+    if (status == AX_OK) {
+        out->memory = g.set->memory;
+        bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->plan);
+        bytes[AX_MEMORY_BATCH] += 2 * ids_bytes(&g);
+        bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(g.model->root);
+        bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(g.prompts) + ax_pipeline_bytes(g.singles);
+        bytes[AX_MEMORY_CACHE] = g.cache ? ax_kv_cache_bytes(g.cache) : 0;
+        status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &bytes[AX_MEMORY_PINNED]);
+    }
     destroy(&g);
     return status;
 }
@@ -212,7 +212,8 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     if (status == AX_OK)
         status = ax_grid_used(dry->grid, &g->axes);
     if (status == AX_OK)
-        status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
+        status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads,
+                                     &g->memory.bytes[AX_MEMORY_WORKSPACE]);
     ax_ctx_destroy(&dry);
     return status;
 }

@@ -296,9 +296,9 @@ static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
     else
         snprintf(key, sizeof key, "%s", row->key);
     ax_param_file *file = &param->file;
-    *file = (ax_param_file){.ndim = param->master.ndim, .transpose = row->transpose};
+    *file = (ax_param_file){.ndim = param->rest.ndim, .transpose = row->transpose};
     for (int d = 0; d < file->ndim; d++)
-        file->dim[d] = param->master.dim[row->transpose ? file->ndim - 1 - d : d];
+        file->dim[d] = param->rest.dim[row->transpose ? file->ndim - 1 - d : d];
     int out = row->transpose ? 1 : 0; /* index of the output dim in the file's array */
     file->lo[out] = row->part * file->dim[out];
     file->dim[out] *= row->parts;

@@ -243,7 +243,7 @@ static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *l
     if (!layer->borrows[AX_LINEAR_LORA_A]) {
         /* The embedding looks up rows of A, so its A is stored transposed. */
         a->file = (ax_param_file){
-            .ndim = 2, .dim = {total, a->master.dim[table ? 0 : 1]}, .lo = {before}, .transpose = table};
+            .ndim = 2, .dim = {total, a->rest.dim[table ? 0 : 1]}, .lo = {before}, .transpose = table};
         AX_TRY(ax_strdup(key[0], &a->file.key));
     }
     b->file = (ax_param_file){.ndim = 2,

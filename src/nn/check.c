@@ -112,14 +112,14 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
      * constants, which could hide errors. The random numbers are small, so that the softmax does not amplify
      * rounding errors. */
     for (int i = 0; i < b->set->n; i++) {
-        ax_tensor moved = b->set->param[i]->master;
+        ax_tensor moved = b->set->param[i]->rounded;
         AX_TRY(filled(b->ctx, &moved, 0.3, 100 + (uint64_t)i));
         AX_TRY(ax_run_copy_box(b->ctx->stream,
                                &(ax_copy_box_args){.n = {1, 1, 1, ax_tensor_count(b->ctx->grid, &moved)},
                                                    .x_stride = {0, 0, 0, 1},
                                                    .y_stride = {0, 0, 0, 1},
                                                    .x = moved.data,
-                                                   .y = b->set->param[i]->master.data,
+                                                   .y = b->set->param[i]->rounded.data,
                                                    .dtype = moved.dtype}));
         ax_device_free(b->ctx->dev, moved.data, (size_t)ax_tensor_bytes(b->ctx->grid, &moved) + 1);
     }
@@ -282,7 +282,7 @@ static ax_status worst_gradient(bench *b, const outcome *o, double *worst)
     *worst = 0;
     for (int p = -1; p < b->set->n; p++) {
         int64_t n = p < 0 ? o->x_count : o->grad_count[p];
-        double *values = p < 0 ? b->x.data : b->set->param[p]->master.data;
+        double *values = p < 0 ? b->x.data : b->set->param[p]->rounded.data;
         const double *exact = p < 0 ? o->dx : o->grad[p];
         double unit = fmax(rms(exact, n), 1e-3 * scale);
         for (int64_t i = 0; i < n; i++) {

@@ -138,7 +138,7 @@ ax_status ax_embedding_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     AX_CHECK(layer->ops == &embedding_ops && !e->update.rank, AX_ERR_INTERNAL,
              "ax_embedding_add_low_rank: layer \"%s\" is not an embedding, or has a low-rank update already",
              layer->name);
-    const int64_t *dim = layer->param[TOKENS]->master.dim, rank = update->rank;
+    const int64_t *dim = layer->param[TOKENS]->rest.dim, rank = update->rank;
     AX_CHECK(rank >= 1, AX_ERR_USAGE,
              "embedding \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,
              (long long)rank);

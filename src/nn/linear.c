@@ -389,7 +389,7 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
     l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
     l->align = c->out_role == AX_ROLE_VOCAB ? AX_ROW_ALIGN : 0;
     if (c->tied) {
-        const ax_tensor *w = &c->tied->master;
+        const ax_tensor *w = &c->tied->rest;
         AX_CHECK(w->ndim == 2 && w->dim[0] == c->out && w->dim[1] == c->in, AX_ERR_USAGE,
                  "linear \"%s\": the tied parameter %s must be [out, in] = [%lld, %lld]", name, c->tied->name,
                  (long long)c->out, (long long)c->in);
@@ -442,8 +442,7 @@ static ax_status add_factor_b(ax_layer *layer, const ax_low_rank *update)
     char name[256];
     linear *l = (linear *)layer;
     snprintf(name, sizeof name, "%s.lora_B", layer->name);
-    AX_TRY(ax_param_create(layer->ctx, name, 2,
-                           (int64_t[]){layer->param[WEIGHT]->master.dim[0], update->rank},
+    AX_TRY(ax_param_create(layer->ctx, name, 2, (int64_t[]){layer->param[WEIGHT]->rest.dim[0], update->rank},
                            (int64_t[]){l->out_unit, 1}, (ax_role[]){l->out_role, AX_ROLE_NONE}, AX_INIT_ZERO,
                            0, &layer->param[LORA_B]));
     ax_param_sums_over(layer->ctx, layer->param[LORA_B], role_of_input(layer));
@@ -458,7 +457,7 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
              "ax_linear_add_low_rank: layer \"%s\" is not a linear layer, or has a low-rank update already",
              layer->name);
-    const int64_t in = layer->param[WEIGHT]->master.dim[1], rank = update->rank;
+    const int64_t in = layer->param[WEIGHT]->rest.dim[1], rank = update->rank;
     AX_CHECK(rank >= 1, AX_ERR_USAGE,
              "linear \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,
              (long long)rank);
@@ -481,7 +480,7 @@ ax_status ax_linear_share_low_rank(ax_layer *layer, const ax_layer *other)
     const linear *o = (const linear *)other;
     AX_CHECK(layer->ops == &linear_ops && other->ops == &linear_ops && !has_update(layer) &&
                  has_update(other) && l->in_role == o->in_role && l->out_role == o->out_role &&
-                 layer->param[WEIGHT]->master.dim[1] == other->param[WEIGHT]->master.dim[1],
+                 layer->param[WEIGHT]->rest.dim[1] == other->param[WEIGHT]->rest.dim[1],
              AX_ERR_INTERNAL,
              "ax_linear_share_low_rank: layers \"%s\" and \"%s\" must be linear layers of the same input and "
              "roles, of which only the second has a low-rank update",

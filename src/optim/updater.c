@@ -23,7 +23,10 @@ size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u
 
 /* Returns the rounded copy of the master weights, which the update must write too. Returns NULL if there is
  * no copy, because kernels read the master weights themselves. */
-static void *copy_of(const ax_param *p) { return p->rounded.data == p->master.data ? NULL : p->rounded.data; }
+static void *copy_of(const ax_param *p)
+{
+    return p->rounded.data == p->state[AX_STATE_MASTER].data ? NULL : p->rounded.data;
+}
 
 static void fill_table(ax_updater *u)
 {
@@ -35,11 +38,11 @@ static void fill_table(ax_updater *u)
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }
-        u->table[i] = (ax_update_array){.n = ax_tensor_count(u->set->ctx->grid, &p->master),
+        u->table[i] = (ax_update_array){.n = p->state[AX_STATE_MASTER].n,
                                         .first = first,
-                                        .w = p->master.data,
-                                        .m = p->slot[0].data,
-                                        .v = p->slot[1].data,
+                                        .w = p->state[AX_STATE_MASTER].data,
+                                        .m = p->state[AX_STATE_SLOT].data,
+                                        .v = p->state[AX_STATE_SLOT + 1].data,
                                         .copy = copy_of(p),
                                         .g = p->grad.data,
                                         .decays = p->decay};

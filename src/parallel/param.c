@@ -43,10 +43,10 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
     sum.partial = p->grad_axes & (ax_axisset)~ax_layout_split_axes(&sum, ndim);
     p->rest = ax_tensor_make(compute, ndim, dim, unit, &rest);
     p->rounded = ax_tensor_make(compute, ndim, dim, unit, &state);
-    p->master = p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &state);
+    p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &state);
     p->sum = ax_tensor_make(ctx->accum, ndim, dim, unit, &sum);
-    for (size_t i = 0; i < AX_COUNT(p->slot); i++)
-        p->slot[i] = p->master;
+    for (int i = 0; i < AX_STATE_ARRAYS; i++)
+        p->state[i].dtype = ctx->accum;
 }
 
 /* Checks the sizes of a parameter, which follow from sizes that the user of a layer chose. */
@@ -97,7 +97,7 @@ void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role)
 {
     ax_layout of = ax_layout_of_roles(ctx, &role, 1);
     ax_axisset further = ax_layout_split_axes(&of, 1) | ax_grad_axes_of_roles(ctx, &role, 1);
-    param->grad_axes |= further & (ax_axisset)~ax_layout_split_axes(&param->use, param->master.ndim);
+    param->grad_axes |= further & (ax_axisset)~ax_layout_split_axes(&param->use, param->sum.ndim);
     param->sum.layout.partial =
         param->grad_axes & (ax_axisset)~ax_layout_split_axes(&param->sum.layout, param->sum.ndim);
 }
@@ -132,11 +132,11 @@ bool ax_param_trains(const ax_param *param) { return !param->frozen && param->se
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns the i-th fine axis (axis that splits dim 0 by elements) of the layout of p->master. None of the
+/* Returns the i-th fine axis (axis that splits dim 0 by elements) of the state layout. None of the
  * parameter's four layouts has more fine axes. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
-    const ax_axes *rows = &p->master.layout.dim[0];
+    const ax_axes *rows = &p->rounded.layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
@@ -144,7 +144,7 @@ static ax_axis fine_axis(const ax_param *p, int i)
  * elements). The all-gather along this axis has the same message size. */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
-    ax_tensor t = p->master;
+    ax_tensor t = p->rounded;
     ax_axes *rows = &t.layout.dim[0];
     rows->n = (uint8_t)(rows->n - rows->fine + i + 1);
     rows->fine = (uint8_t)(i + 1);
@@ -185,7 +185,7 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
  * memory of the result of the next one. */
 int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
-    int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;
+    int fine = t->layout.dim[0].fine, last = p->rounded.layout.dim[0].fine;
     int64_t room = ax_tensor_count(ctx->grid, t), before = 0;
     if (fine)
         room = ax_max(room, wire_of(ctx, p, fine - 1).count);

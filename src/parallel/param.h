@@ -4,7 +4,8 @@
  * group has weights that kernels read as one matrix (ax_param_join).
  *
  *   param.c         declaration and layouts
- *   param_set.c     memory, values
+ *   param_set.c     memory
+ *   param_state.c   state: master weights and the optimizer's arrays; initial values
  *   param_sums.c    sums of squares of gradients and weights
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
  *   param_grad.c    accumulation and reduction of gradients
@@ -134,6 +135,15 @@ AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_all_gather_wait(ax_param *param);
 
 AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
+
+/* param_state.c. ax_param_rounds returns true if kernels read rounded copies of the master weights, which
+ * then have memory of their own. ax_param_state_init sets the master weights of a parameter that this rank
+ * owns to their initial values. ax_param_state_clear sets the optimizer's arrays to zero, and
+ * ax_param_state_round makes `rounded` from the master weights, if this rank has such arrays. */
+bool ax_param_rounds(const ax_param *p);
+AX_MUST_CHECK ax_status ax_param_state_init(ax_ctx *ctx, const ax_param *p);
+AX_MUST_CHECK ax_status ax_param_state_clear(ax_ctx *ctx, const ax_param *p);
+AX_MUST_CHECK ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p);
 
 /* param_tied.c. These functions handle tied weights, which the first and the last pipeline stage share
  * (places AX_PARAM_LENT and AX_PARAM_COPY), and do nothing for other parameters. ax_param_tied_make allocates

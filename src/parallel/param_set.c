@@ -1,86 +1,82 @@
-/* The memory of a model's parameters, and their initial values. */
+/* The memory of a model's parameters. */
 #include "parallel/param.h"
-
-#include "axonn/philox.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASTER, USE, GRAD, STATE, BLOCKS };
-
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* A bump allocator: places tensors one after the other in one block of memory. */
+/* A bump allocator: places arrays one after the other in one block of memory. */
 typedef struct cursor {
     const ax_ctx *ctx;
+    ax_param_set *set;
     char *base; /* NULL: only count bytes */
     size_t at;
 } cursor;
 
-/* Gives memory for `count` elements to t. An empty box gets an address too, because data NULL means that t
- * has no memory. The compute threads touch the memory first (NUMA first touch), because another thread may
- * fill it from a file. */
-static void allocate(cursor *c, int64_t count, ax_tensor *t)
+/* Takes memory for `count` elements from the block, counts its bytes as memory of class `of`, and sets *data
+ * to its address. An empty box gets an address too, because data NULL means that there is no memory. The
+ * compute threads touch the memory first (NUMA first touch), because another thread may fill it from a
+ * file. */
+static void allocate(cursor *c, ax_memory_class of, int64_t count, ax_dtype dtype, void **data)
 {
-    size_t bytes = (size_t)(count * (int64_t)ax_dtype_size(t->dtype));
+    size_t bytes = (size_t)(count * (int64_t)ax_dtype_size(dtype)),
+           room = (size_t)ax_round_up(ax_max((int64_t)bytes, 1), AX_PARAM_ALIGN);
     if (c->base) {
-        t->data = c->base + c->at;
-        ax_device_touch(c->ctx->dev, t->data, bytes);
+        *data = c->base + c->at;
+        ax_device_touch(c->ctx->dev, *data, bytes);
+    } else {
+        c->set->memory.bytes[of] += room;
     }
-    c->at += (size_t)ax_round_up(ax_max((int64_t)bytes, 1), AX_PARAM_ALIGN);
+    c->at += room;
 }
 
 /* Allocates memory for t, weights or a gradient, which contractions may use. */
-static void allocate_used(cursor *c, const ax_param *p, ax_tensor *t)
+static void allocate_used(cursor *c, ax_memory_class of, const ax_param *p, ax_tensor *t)
 {
-    allocate(c, ax_param_room(c->ctx, p, t), t);
+    allocate(c, of, ax_param_room(c->ctx, p, t), t->dtype, &t->data);
 }
 
-/* Allocates memory for t, master weights or optimizer state. */
-static void allocate_state(cursor *c, const ax_param *p, ax_tensor *t)
+/* Allocates the weights as stored between uses, of which `rounded` is a part, and the master weights too if
+ * kernels read these. */
+static void allocate_weights(cursor *c, ax_param *p)
 {
-    allocate(c, ax_param_wire_room(c->ctx, p, t), t);
-}
-
-static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
-
-/* Allocates those weights of a parameter that lie in `block`. `rest` is the weights as stored between uses.
- * If `rest` has the dtype of the master weights, it lies in block MASTER, and the master weights are a part
- * of it. If the dtypes differ, the master weights lie in block MASTER, on ranks that update them, and `rest`
- * lies in block USE. */
-static void allocate_weights(cursor *c, ax_param *p, int block)
-{
-    const ax_ctx *ctx = c->ctx;
-    if (block == MASTER && rounds(p) && ax_param_is_owned(p))
-        allocate_state(c, p, &p->master);
-    if ((block == MASTER) == rounds(p))
-        return;
-    allocate_used(c, p, &p->rest);
+    allocate_used(c, ax_param_rounds(p) ? AX_MEMORY_COPIES : AX_MEMORY_WEIGHTS, p, &p->rest);
     if (!c->base)
         return;
-    int64_t offset = ax_param_offset(ctx, p, &p->rounded.layout, &p->rest.layout);
+    int64_t offset = ax_param_offset(c->ctx, p, &p->rounded.layout, &p->rest.layout);
     p->rounded.data = (char *)p->rest.data + offset * (int64_t)ax_dtype_size(p->rest.dtype);
-    if (!rounds(p))
-        p->master.data = p->rounded.data;
+    if (!ax_param_rounds(p))
+        p->state[AX_STATE_MASTER].data = p->rounded.data;
+}
+
+/* Allocates what only the update reads: the optimizer's arrays, and the master weights unless kernels read
+ * these. */
+static void allocate_state(cursor *c, ax_param *p)
+{
+    int first = ax_param_rounds(p) ? AX_STATE_MASTER : AX_STATE_SLOT;
+    for (int i = first; i < AX_STATE_SLOT + c->set->slots; i++)
+        allocate(c, i == AX_STATE_MASTER ? AX_MEMORY_WEIGHTS : AX_MEMORY_OPTIMIZER,
+                 ax_param_wire_room(c->ctx, p, &p->rounded), p->state[i].dtype, &p->state[i].data);
 }
 
 /* Allocates p's place in the weight cache if *budget, the bytes that the cache has left, is enough for p and
  * all of its group (weights that kernels read as one matrix). */
-static void allocate_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
+static void allocate_cached(cursor *c, ax_param *p, size_t *budget)
 {
     size_t bytes = 0;
     if (p->live->whole)
         return;
     if (!p->first || p->first == p) {
         for (const ax_param *q = p; q; q = q->next)
-            bytes += (size_t)ax_tensor_bytes(set->ctx->grid, &q->live->cached);
+            bytes += (size_t)ax_tensor_bytes(c->ctx->grid, &q->live->cached);
         p->live->in_cache = bytes <= *budget;
         *budget -= p->live->in_cache ? bytes : 0;
     } else {
         p->live->in_cache = p->first->live->in_cache;
     }
     if (p->live->in_cache)
-        allocate_used(c, p, &p->live->cached);
+        allocate_used(c, AX_MEMORY_COPIES, p, &p->live->cached);
 }
 
 static bool same_split(const ax_grid *grid, const ax_param *p)
@@ -95,9 +91,9 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
-        allocate_used(c, p, &p->sum);
+        allocate_used(c, AX_MEMORY_GRADIENTS, p, &p->sum);
     else if (!same_split(c->ctx->grid, p))
-        allocate_used(c, p, &p->grad);
+        allocate_used(c, AX_MEMORY_GRADIENTS, p, &p->grad);
     else if (c->base)
         p->grad.data = p->sum.data;
 }
@@ -111,37 +107,30 @@ enum { FROZEN_MATRIX, MATRIX, VECTOR, KINDS };
 
 static int kind_of(const ax_param *p)
 {
-    return p->master.ndim < 2 ? VECTOR : p->frozen ? FROZEN_MATRIX : MATRIX;
+    return p->rest.ndim < 2 ? VECTOR : p->frozen ? FROZEN_MATRIX : MATRIX;
 }
 
-/* Places the tensors of one block of memory (MASTER, USE, GRAD or STATE) from `base` on (NULL: only computes
- * the size), and returns the size of the block in bytes. */
+/* Places the arrays of one block of memory (AX_BLOCK_…) from `base` on (NULL: only computes the size), and
+ * returns the size of the block in bytes. */
 static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
-    cursor c = {.ctx = set->ctx, .base = base};
+    cursor c = {.ctx = set->ctx, .set = set, .base = base};
     size_t budget = set->ctx->parallel.weight_cache;
     for (int pass = 0; pass < 2 * KINDS; pass++)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
             if (kind_of(p) != pass % KINDS || p->place == AX_PARAM_AWAY)
                 continue;
-            if (block == GRAD && ax_param_trains(p))
+            if (block == AX_BLOCK_GRADIENTS && ax_param_trains(p))
                 allocate_grad(&c, p, pass >= KINDS);
-            if (block == STATE && pass < KINDS && ax_param_trains(p))
-                for (int s = 0; s < set->slots && ax_param_is_owned(p); s++)
-                    allocate_state(&c, p, &p->slot[s]);
-            if ((block == MASTER || block == USE) && pass < KINDS)
-                allocate_weights(&c, p, block);
-            if (block == USE && pass >= KINDS)
-                allocate_cached(&c, set, p, &budget);
+            if (block == AX_BLOCK_STATE && pass < KINDS && ax_param_trains(p) && ax_param_is_owned(p))
+                allocate_state(&c, p);
+            if (block == AX_BLOCK_WEIGHTS && pass < KINDS)
+                allocate_weights(&c, p);
+            if (block == AX_BLOCK_WEIGHTS && pass >= KINDS)
+                allocate_cached(&c, p, &budget);
         }
     return c.at;
-}
-
-static size_t *block_bytes(ax_param_set *set, int block)
-{
-    size_t *const bytes[BLOCKS] = {&set->bytes_master, &set->bytes_use, &set->bytes_grad, &set->bytes_state};
-    return bytes[block];
 }
 
 static int by_name(const void *x, const void *y)
@@ -185,19 +174,15 @@ static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
 
 static ax_status allocate_blocks(ax_param_set *set)
 {
-    for (int block = 0; block < BLOCKS; block++) {
-        size_t bytes = *block_bytes(set, block) = allocate_all(set, block, NULL);
-        if (bytes)
-            AX_TRY(ax_ctx_alloc(set->ctx, bytes, &set->block[block]));
-        allocate_all(set, block, set->block[block]);
+    for (int i = 0; i < AX_PARAM_BLOCKS; i++) {
+        ax_param_block *block = &set->block[i];
+        block->bytes = allocate_all(set, i, NULL);
+        if (!block->bytes)
+            continue;
+        AX_TRY(ax_ctx_alloc(set->ctx, block->bytes, &block->data));
+        allocate_all(set, i, block->data);
     }
     return AX_OK;
-}
-
-static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void *y)
-{
-    ax_fill_args args = {.n = n, .value = value, .y = y, .dtype = dtype};
-    return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
 }
 
 /* Zeroes optimizer state, gradients, and the rows of zeros of weights that are not gathered before use. Also
@@ -205,12 +190,15 @@ static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void
 static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;
-    int64_t size = (int64_t)ax_dtype_size(dtype);
-    AX_TRY(fill(set->ctx, dtype, (int64_t)set->bytes_state / size, 0, set->block[STATE]));
-    for (int i = 0; i < set->n; i++)
+    const ax_param_block *grads = &set->block[AX_BLOCK_GRADIENTS];
+    for (int i = 0; i < set->n; i++) {
+        AX_TRY(ax_param_state_clear(set->ctx, set->param[i]));
         if (set->param[i]->live->whole && set->param[i]->place != AX_PARAM_AWAY)
             AX_TRY(ax_param_clear_spare(set->ctx, set->param[i], &set->param[i]->rest));
-    return fill(set->ctx, dtype, (int64_t)set->bytes_grad / size, 0, set->block[GRAD]);
+    }
+    ax_fill_args args = {
+        .n = (int64_t)(grads->bytes / ax_dtype_size(dtype)), .y = grads->data, .dtype = dtype};
+    return args.n ? ax_run_fill(set->ctx->stream, &args) : AX_OK;
 }
 
 static ax_status make_flow(ax_param_set *set)
@@ -224,8 +212,10 @@ static ax_status make_flow(ax_param_set *set)
         *p->live = (ax_param_live){.index = i, .bucket = -1, .cached = p->rest};
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
+        for (int k = 0; k < AX_STATE_ARRAYS; k++)
+            p->state[k].n = ax_tensor_count(set->ctx->grid, &p->rounded);
         /* Weights that are not updated are stored only in the dtype that kernels read. */
-        p->master.dtype = ax_param_trains(p) ? set->ctx->accum : p->rest.dtype;
+        p->state[AX_STATE_MASTER].dtype = ax_param_trains(p) ? set->ctx->accum : p->rest.dtype;
     }
     return AX_OK;
 }
@@ -233,9 +223,9 @@ static ax_status make_flow(ax_param_set *set)
 ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots, ax_param_set **out)
 {
     *out = NULL;
-    AX_CHECK(slots <= (int)AX_COUNT(params[0]->slot), AX_ERR_INTERNAL,
+    AX_CHECK(AX_STATE_SLOT + slots <= AX_STATE_ARRAYS, AX_ERR_INTERNAL,
              "ax_param_set_create: slots is %d; a parameter can have at most %d state arrays", slots,
-             (int)AX_COUNT(params[0]->slot));
+             AX_STATE_ARRAYS - AX_STATE_SLOT);
     ax_param_set *set;
     AX_TRY(ax_calloc(1, sizeof *set, &set));
     set->ctx = ctx;
@@ -266,9 +256,9 @@ static void detach(ax_param *p)
 {
     ax_status ignored = p->live ? ax_param_all_gather_wait(p) : AX_OK;
     (void)ignored;
-    ax_tensor *const all[] = {&p->rest, &p->rounded, &p->master, &p->sum, &p->grad, &p->slot[0], &p->slot[1]};
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        all[i]->data = NULL;
+    p->rest.data = p->rounded.data = p->sum.data = p->grad.data = NULL;
+    for (int i = 0; i < AX_STATE_ARRAYS; i++)
+        p->state[i].data = NULL;
     p->set = NULL;
     p->live = NULL;
 }
@@ -281,8 +271,8 @@ void ax_param_set_destroy(ax_param_set **set)
     for (int i = 0; i < s->n; i++)
         if (s->param[i]->set == s)
             detach(s->param[i]);
-    for (int block = 0; block < BLOCKS; block++)
-        ax_ctx_free(s->ctx, s->block[block], *block_bytes(s, block));
+    for (int i = 0; i < AX_PARAM_BLOCKS; i++)
+        ax_ctx_free(s->ctx, s->block[i].data, s->block[i].bytes);
     if (s->flow) {
         ax_param_tied_free(s);
         ax_param_sums_free(s);
@@ -306,98 +296,12 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Draws random initial values for this rank's part (box) of the master weights into t->data, in the
- * accumulation dtype. */
-static ax_status draw_box(ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
-{
-    ax_box box = ax_tensor_box(ctx->grid, t, ax_grid_rank(ctx->grid));
-    ax_init_normal_args args = {.extent = {1, 1, 1, 1},
-                                .n = {1, 1, 1, 1},
-                                .key = ax_rng_key(ctx->seed, p->name, 0),
-                                .std = p->init_std,
-                                .y = t->data,
-                                .dtype = t->dtype};
-    for (int d = 0, at = AX_MAX_DIMS - t->ndim; d < t->ndim; d++, at++) {
-        args.extent[at] = t->dim[d];
-        args.lo[at] = box.lo[d];
-        args.n[at] = box.n[d];
-    }
-    return ax_tensor_count(ctx->grid, t) ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
-}
-
-static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to)
-{
-    ax_convert_args args = {.n = ax_tensor_count(ctx->grid, from),
-                            .x = from->data,
-                            .y = to->data,
-                            .x_dtype = from->dtype,
-                            .y_dtype = to->dtype};
-    return args.n ? ax_run_convert(ctx->stream, &args) : AX_OK;
-}
-
-/* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors
- * (matrices whose product is added to a weight) have such initial values. They are small, so the host draws
- * them. */
-static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
-{
-    enum { UNIFORM = 2 }; /* number of the Philox stream; normal numbers use stream 1 */
-    uint64_t key = ax_rng_key(ctx->seed, p->name, 0);
-    for (int64_t r = 0; r < box->n[0]; r++)
-        for (int64_t c = 0; c < box->n[1]; c++) {
-            int64_t index = (box->lo[0] + r) * p->master.dim[1] + box->lo[1] + c;
-            double u = ax_philox_uniform(key, UNIFORM, (uint64_t)index);
-            ax_store(p->master.dtype, out, r * box->n[1] + c, p->init_std * (2 * u - 1));
-        }
-}
-
-static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
-{
-    void *host;
-    size_t bytes = (size_t)ax_tensor_bytes(ctx->grid, &p->master);
-    ax_box box = ax_tensor_box(ctx->grid, &p->master, ax_grid_rank(ctx->grid));
-    AX_ASSERT(p->master.ndim == 2);
-    AX_TRY(ax_calloc(1, bytes + 1, &host));
-    uniform_box(ctx, p, &box, host);
-    ax_status status = bytes ? ax_copy_in(ctx->stream, p->master.data, host, bytes) : AX_OK;
-    free(host);
-    return status;
-}
-
-/* Draws the initial weights of a parameter. Weights that are not trained may be stored in 16 bits; they are
- * drawn in the accumulation dtype first, and then rounded. */
-static ax_status draw(ax_ctx *ctx, const ax_param *p)
-{
-    ax_tensor wide = p->master;
-    wide.dtype = ctx->accum;
-    if (p->master.dtype == ctx->accum)
-        return draw_box(ctx, p, &p->master);
-    size_t bytes = (size_t)ax_tensor_bytes(ctx->grid, &wide) + 1;
-    AX_TRY(ax_ctx_alloc(ctx, bytes, &wide.data));
-    ax_status status = draw_box(ctx, p, &wide);
-    if (status == AX_OK)
-        status = convert(ctx, &wide, &p->master);
-    if (status == AX_OK)
-        status = ax_stream_wait(ctx->stream);
-    ax_ctx_free(ctx, wide.data, bytes);
-    return status;
-}
-
-static ax_status init(ax_ctx *ctx, const ax_param *p)
-{
-    if (p->init == AX_INIT_NORMAL)
-        return draw(ctx, p);
-    if (p->init == AX_INIT_UNIFORM)
-        return draw_uniform(ctx, p);
-    return fill(ctx, p->master.dtype, ax_tensor_count(ctx->grid, &p->master), p->init == AX_INIT_ONE,
-                p->master.data);
-}
-
 static ax_status init_params(ax_param_set *set, bool frozen)
 {
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
         if (ax_param_is_owned(p) && (frozen || !p->frozen))
-            AX_TRY(init(set->ctx, p));
+            AX_TRY(ax_param_state_init(set->ctx, p));
     }
     return ax_param_set_refresh(set);
 }
@@ -409,8 +313,7 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
-        if (rounds(p) && ax_param_is_owned(p))
-            AX_TRY(convert(set->ctx, &p->master, &p->rounded));
+        AX_TRY(ax_param_state_round(set->ctx, p));
         AX_TRY(ax_param_all_gather(p));
     }
     for (int i = 0; i < set->n; i++)

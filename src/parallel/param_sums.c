@@ -6,11 +6,10 @@
 
 static size_t table_bytes(const ax_param_set *set) { return (size_t)set->n * sizeof(ax_sumsq_array); }
 
-/* Returns the tensor of parameter i whose squares are summed. */
-static const ax_tensor *tensor_of(const ax_param_set *set, bool grads, int64_t i)
+static ax_dtype dtype_of(const ax_param_set *set, bool grads, int64_t i)
 {
     const ax_param *p = set->param[i];
-    return grads ? &p->grad : &p->master;
+    return grads ? p->grad.dtype : p->state[AX_STATE_MASTER].dtype;
 }
 
 /* Returns how many elements of parameter i this rank adds to the sum over the grid. If several ranks hold the
@@ -20,10 +19,9 @@ static const ax_tensor *tensor_of(const ax_param_set *set, bool grads, int64_t i
 static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
 {
     const ax_param *p = set->param[i];
-    const ax_grid *grid = set->ctx->grid;
-    const ax_tensor *t = tensor_of(set, grads, i);
-    bool counts = (!grads || ax_param_trains(p)) && ax_param_is_owned(p) && ax_tensor_is_primary(grid, t);
-    return counts ? ax_tensor_count(grid, t) : 0;
+    bool counts = (!grads || ax_param_trains(p)) && ax_param_is_owned(p) &&
+                  ax_tensor_is_primary(set->ctx->grid, &p->grad);
+    return counts ? p->state[AX_STATE_MASTER].n : 0;
 }
 
 /* Fills in a table with an entry for each parameter. Entries of equal dtype are adjacent, because a kernel
@@ -33,10 +31,13 @@ static void fill_table(const ax_param_set *set, bool grads, ax_sumsq_array *tabl
     int64_t at = 0, first = 0;
     for (int other = 0; other < 2; other++)
         for (int64_t i = 0; i < set->n; i++) {
-            const ax_tensor *t = tensor_of(set, grads, i);
-            if ((t->dtype != set->ctx->accum) != other)
+            const ax_param *p = set->param[i];
+            if ((dtype_of(set, grads, i) != set->ctx->accum) != other)
                 continue;
-            table[at] = (ax_sumsq_array){.x = t->data, .n = counted(set, grads, i), .first = first, .to = i};
+            table[at] = (ax_sumsq_array){.x = grads ? p->grad.data : p->state[AX_STATE_MASTER].data,
+                                         .n = counted(set, grads, i),
+                                         .first = first,
+                                         .to = i};
             first += ax_ceil_div(table[at++].n, AX_SUMSQ_CHUNK);
         }
 }
@@ -49,7 +50,7 @@ ax_status ax_param_sums_make(ax_param_set *set)
         AX_TRY(ax_calloc((size_t)set->n, sizeof *s->table, &s->table));
         fill_table(set, grads, s->table);
         AX_TRY(ax_ctx_alloc(ctx, table_bytes(set), (void **)&s->array));
-        set->bytes_sums += table_bytes(set);
+        set->memory.bytes[AX_MEMORY_BATCH] += table_bytes(set);
         AX_TRY(ax_copy_in(ctx->stream, s->array, s->table, table_bytes(set)));
     }
     return AX_OK;
@@ -70,8 +71,8 @@ static ax_status sum(ax_param_set *set, bool grads, double *out)
     const ax_param_sums *s = &set->flow->sums[grads];
     ax_axisset all = (ax_axisset)((1u << ax_grid_axes(set->ctx->grid)) - 1);
     for (int64_t from = 0, end; from < set->n; from = end) {
-        ax_dtype dtype = tensor_of(set, grads, s->table[from].to)->dtype;
-        for (end = from; end < set->n && tensor_of(set, grads, s->table[end].to)->dtype == dtype; end++)
+        ax_dtype dtype = dtype_of(set, grads, s->table[from].to);
+        for (end = from; end < set->n && dtype_of(set, grads, s->table[end].to) == dtype; end++)
             ;
         AX_TRY(ax_run_sumsq(set->ctx->stream, &(ax_sumsq_args){.arrays = end - from,
                                                                .array = s->array + from,

@@ -19,7 +19,7 @@ ax_status ax_param_tied_make(ax_param_set *set)
         lent = lent || (set->param[i]->place == AX_PARAM_LENT && ax_param_trains(set->param[i]));
     for (int k = 0; k < WINDOW && lent; k++)
         AX_TRY(ax_ctx_alloc(set->ctx, piece_bytes(set), &set->flow->tied_piece[k]));
-    set->bytes_tied = lent ? WINDOW * piece_bytes(set) : 0;
+    set->memory.bytes[AX_MEMORY_GRADIENTS] += lent ? WINDOW * piece_bytes(set) : 0;
     return AX_OK;
 }
 

@@ -23,23 +23,13 @@ static ax_status plan_with(const ax_train_run *run, const ax_parallel *parallel,
 /* Logs the memory plan: the bytes of each class, such as weights and activations. */
 static void log_plan(const ax_train_run *run, const ax_memory *m)
 {
-    const struct {
-        const char *what;
-        size_t bytes;
-    } rows[] = {
-        {"weights", m->weights},        {"compute copies", m->copies},   {"gradients", m->gradients},
-        {"optimizer", m->optimizer},    {"activations", m->activations}, {"batch", m->batch},
-        {"position tables", m->tables}, {"messages", m->messages},       {"kernel scratch", m->workspace}};
-    char text[512] = "", size[32];
-    for (size_t i = 0; i < AX_COUNT(rows); i++)
-        if (rows[i].bytes)
-            ax_text_add(text, sizeof text, "%s%s %s", *text ? ", " : "", rows[i].what,
-                        ax_format_bytes((double)rows[i].bytes, size));
+    char text[512], size[32];
     ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
-           ax_format_bytes((double)ax_memory_total(m), size), text);
-    if (m->pinned)
+           ax_format_bytes((double)ax_memory_total(m), size), ax_memory_print(m, text));
+    size_t pinned = m->bytes[AX_MEMORY_PINNED];
+    if (pinned)
         ax_log(AX_LOG_INFO, "messages also take %s of pinned host memory on this rank",
-               ax_format_bytes((double)m->pinned, size));
+               ax_format_bytes((double)pinned, size));
 }
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
@@ -78,7 +68,7 @@ static ax_status fits_all(const ax_train_run *run, size_t need, ax_machine *out,
 static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
-    size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
+    size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE], rest = ax_memory_total(memory) - scratch;
     int threads = run->plan.threads.count;
     ax_machine m;
     AX_TRY(fits_all(run, rest, &m, helps));

@@ -92,11 +92,6 @@ static inline void known_close(known_model *m)
     ax_ctx_destroy(&m->ctx);
 }
 
-static inline ax_tensor *known_tensor(const known_model *m, int i, int what)
-{
-    return what ? &m->param[i]->slot[what - 1] : &m->param[i]->master;
-}
-
 /* Writes the values of this rank's box of the array with this key to `out`. */
 static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t key, float *out)
 {
@@ -108,16 +103,16 @@ static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t k
 }
 
 /* Sets an array to the values of its key, or, with `wrong`, counts the elements that differ from them. */
-static inline ax_status known_visit(known_model *m, const ax_tensor *t, uint64_t key, int64_t *wrong)
+static inline ax_status known_visit(known_model *m, int i, int array, uint64_t key, int64_t *wrong)
 {
-    int64_t n = ax_tensor_count(m->ctx->grid, t);
-    size_t bytes = (size_t)n * sizeof(float);
+    const ax_param_state *s = &m->param[i]->state[array];
+    int64_t n = s->n;
     float *values, *have;
     AX_TRY(ax_calloc(2 * (size_t)n, sizeof *values, &values));
     have = values + n;
-    known_box(m->ctx->grid, t, key, values);
-    ax_status status = wrong ? ax_copy_out(m->ctx->stream, have, t->data, bytes)
-                             : ax_copy_in(m->ctx->stream, t->data, values, bytes);
+    known_box(m->ctx->grid, &m->param[i]->rounded, key, values);
+    ax_status status =
+        wrong ? ax_param_state_read(m->ctx, s, 0, n, have) : ax_param_state_write(m->ctx, s, 0, n, values);
     for (int64_t k = 0; wrong && k < n; k++)
         *wrong += values[k] != have[k];
     free(values);
@@ -129,7 +124,7 @@ static inline ax_status known_fill(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
         for (int what = 0; what <= m->set->slots; what++)
-            AX_TRY(known_visit(m, known_tensor(m, i, what), known_key(known[i].name, what, step), NULL));
+            AX_TRY(known_visit(m, i, what, known_key(known[i].name, what, step), NULL));
     return AX_OK;
 }
 
@@ -139,7 +134,7 @@ static inline ax_status known_check(known_model *m, int64_t step)
     for (int i = 0; i < m->n; i++)
         for (int what = 0; what <= m->set->slots; what++) {
             int64_t wrong = 0;
-            AX_TRY(known_visit(m, known_tensor(m, i, what), known_key(known[i].name, what, step), &wrong));
+            AX_TRY(known_visit(m, i, what, known_key(known[i].name, what, step), &wrong));
             AX_CHECK(!wrong, AX_ERR_INTERNAL, "%s, array %d: %lld values are not those of step %lld",
                      known[i].name, what, (long long)wrong, (long long)step);
         }

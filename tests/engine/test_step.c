@@ -1,4 +1,5 @@
 /* Training steps: recomputation, planning, the check device, grids, micro-batches, 16 bits. */
+#include "support/params.h"
 #include "support/ranks.h"
 #include "support/tiny.h"
 
@@ -41,7 +42,7 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
     s->n_weights = 0;
     s->weights = calloc(20000, sizeof(double));
     for (int i = 0; i < set->n; i++) {
-        const ax_tensor *w = &set->param[i]->master;
+        const ax_tensor master = master_of(set->param[i]), *w = &master;
         /* The gradient of the key bias is zero in exact arithmetic. Adam turns its rounding errors into
          * updates, which do not change the output. */
         if (strstr(set->param[i]->name, "attn.k.bias"))
@@ -102,9 +103,10 @@ static ax_status run_rank(ax_comm *world, void *arg)
     if (status == AX_OK)
         status = collect_weights(ctx, ax_engine_params(engine), s);
     if (status == AX_OK && s->planned &&
-        ax_frame_high_water(ax_engine_frame(engine)) != plan.memory.activations)
-        status = ax_fail(AX_ERR_INTERNAL, "%zu bytes of the frame's %zu were used",
-                         ax_frame_high_water(ax_engine_frame(engine)), plan.memory.activations);
+        ax_frame_high_water(ax_engine_frame(engine)) != plan.memory.bytes[AX_MEMORY_ACTIVATIONS])
+        status =
+            ax_fail(AX_ERR_INTERNAL, "%zu bytes of the frame's %zu were used",
+                    ax_frame_high_water(ax_engine_frame(engine)), plan.memory.bytes[AX_MEMORY_ACTIVATIONS]);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

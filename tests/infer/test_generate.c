@@ -169,7 +169,7 @@ static ax_status reserves_and_releases(job *j)
     for (int i = 0; i < 2; i++) {
         ax_generator *generator;
         AX_TRY(ax_generator_create(j->ctx, &j->model, 3, 8, &generator));
-        size_t pinned = ax_generator_memory(generator)->pinned;
+        size_t pinned = ax_generator_memory(generator)->bytes[AX_MEMORY_PINNED];
         EXPECT(pinned > 0);
         AX_TRY(ax_generator_feed(generator, ids, 3, &logits));
         AX_TRY(ax_generator_feed(generator, ids, 1, &logits));

@@ -42,8 +42,8 @@ static double *golden_gradient(golden *g, const ax_param *p)
     assert_non_null(a);
     int64_t n[AX_MAX_DIMS];
     for (int d = 0; d < f->ndim; d++)
-        n[d] = p->master.dim[f->transpose ? f->ndim - 1 - d : d];
-    double *out = calloc((size_t)ax_tensor_global_count(&p->master), sizeof *out);
+        n[d] = p->rest.dim[f->transpose ? f->ndim - 1 - d : d];
+    double *out = calloc((size_t)ax_tensor_global_count(&p->rest), sizeof *out);
     OK(ax_st_read(g->numbers, a, f->lo, n, f->transpose, AX_F64, out));
     return out;
 }

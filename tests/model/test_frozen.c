@@ -3,6 +3,7 @@
  * trained. */
 #include "axonn/model.h"
 #include "axonn/optim.h"
+#include "support/params.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -98,10 +99,11 @@ static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, size_t *
 static ax_status check_memory(const ax_param *p)
 {
     bool trains = ax_param_trains(p);
-    EXPECT(p->rest.data && p->master.data);
-    EXPECT(trains || (!p->sum.data && !p->grad.data && !p->slot[0].data && !p->slot[1].data));
-    EXPECT(!trains || (p->sum.data && p->grad.data && p->slot[0].data && p->slot[1].data));
-    EXPECT(p->master.dtype == (trains ? AX_F32 : p->rest.dtype));
+    const ax_param_state *s = p->state;
+    EXPECT(p->rest.data && s[AX_STATE_MASTER].data);
+    EXPECT(trains || (!p->sum.data && !p->grad.data && !s[AX_STATE_SLOT].data && !s[AX_STATE_SLOT + 1].data));
+    EXPECT(!trains || (p->sum.data && p->grad.data && s[AX_STATE_SLOT].data && s[AX_STATE_SLOT + 1].data));
+    EXPECT(s[AX_STATE_MASTER].dtype == (trains ? AX_F32 : p->rest.dtype));
     return AX_OK;
 }
 
@@ -115,7 +117,8 @@ static ax_status check_weight_sums(ax_ctx *ctx, ax_param_set *set, double *sumsq
     for (int i = 0; i < set->n; i++) {
         double *weights, want = 0;
         size_t n;
-        AX_TRY(collect(ctx, &set->param[i]->master, &weights, &n));
+        const ax_tensor master = master_of(set->param[i]);
+        AX_TRY(collect(ctx, &master, &weights, &n));
         for (size_t j = 0; j < n; j++)
             want += weights[j] * weights[j];
         free(weights);
@@ -192,8 +195,7 @@ static ax_status run_model(ax_ctx *ctx, run *r)
     AX_TRY(ax_param_set_init(set));
     AX_TRY(ax_frame_create(ctx, FRAME, &frame));
     r->n = set->n;
-    const size_t bytes[] = {set->bytes_master, set->bytes_use, set->bytes_grad, set->bytes_state};
-    memcpy(r->bytes, bytes, sizeof bytes);
+    memcpy(r->bytes, set->memory.bytes, sizeof r->bytes);
     ax_status status = batch_of(ctx, &batch);
     for (int i = 0; i < set->n && status == AX_OK; i++)
         status = check_memory(set->param[i]);

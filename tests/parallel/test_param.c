@@ -1,5 +1,6 @@
 /* parallel: parameters. Initial values, gradients and their norm must not depend on the grid. */
 #include "axonn/parallel.h"
+#include "support/params.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -58,10 +59,14 @@ static ax_status check_memory(const model *m)
     EXPECT(set->n == 2 && set->param[0] == m->weight && set->param[1] == m->bias);
     EXPECT(ax_param_set_find(set, "h.bias") == m->bias && !ax_param_set_find(set, "h"));
     bool rounds = m->ctx->compute != m->ctx->accum;
-    EXPECT((m->weight->rest.data != m->weight->master.data) == rounds && (set->bytes_use > 0) == rounds);
-    EXPECT(m->weight->rest.dtype == m->ctx->compute && m->weight->master.dtype == m->ctx->accum);
-    EXPECT(m->bias->rest.data == m->bias->master.data && m->bias->rest.dtype == m->ctx->accum);
-    EXPECT(set->bytes_state == 2 * set->bytes_master && set->bytes_grad == set->bytes_master);
+    const ax_param_state *weight = m->weight->state, *bias = m->bias->state;
+    const size_t *bytes = set->memory.bytes;
+    EXPECT((m->weight->rest.data != weight->data) == rounds && (bytes[AX_MEMORY_COPIES] > 0) == rounds);
+    EXPECT(m->weight->rest.dtype == m->ctx->compute && weight->dtype == m->ctx->accum);
+    EXPECT(m->bias->rest.data == bias->data && m->bias->rest.dtype == m->ctx->accum);
+    EXPECT(bytes[AX_MEMORY_OPTIMIZER] == 2 * bytes[AX_MEMORY_WEIGHTS]);
+    EXPECT(bytes[AX_MEMORY_GRADIENTS] == bytes[AX_MEMORY_WEIGHTS]);
+    EXPECT((set->block[AX_BLOCK_STATE].bytes > bytes[AX_MEMORY_OPTIMIZER]) == rounds);
     EXPECT(m->weight->decay && !m->bias->decay);
     return AX_OK;
 }
@@ -70,7 +75,8 @@ static ax_status check_init(const model *m, world_case *w)
 {
     double weight[OUT * IN], use[OUT * IN], bias[OUT];
     AX_TRY(ax_param_set_init(m->set));
-    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->master, weight));
+    const ax_tensor master = master_of(m->weight);
+    AX_TRY(ax_tensor_collect(m->ctx, &master, weight));
     AX_TRY(ax_tensor_collect(m->ctx, &m->weight->rest, use));
     AX_TRY(ax_tensor_collect(m->ctx, &m->bias->rest, bias));
     double sum = 0;
@@ -406,7 +412,8 @@ static ax_status misuse(ax_comm *world, void *arg)
     world_case w = {.grid = {{1, 1, 1, 1, 1}}, .device = "ref", .compute = AX_F32};
     (void)arg;
     AX_TRY(model_create(world, &w, -1, &m));
-    EXPECT(!m.weight->grad.data && m.set->bytes_grad == 0 && m.set->bytes_state == 0);
+    EXPECT(!m.weight->grad.data && !m.set->memory.bytes[AX_MEMORY_GRADIENTS] &&
+           !m.set->block[AX_BLOCK_STATE].bytes);
     EXPECT(ax_param_set_zero_grad(m.set) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "has no gradients"));
     ax_tensor target;

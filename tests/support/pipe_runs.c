@@ -2,6 +2,7 @@
 #include "support/pipe_runs.h"
 
 #include "support/lazy.h"
+#include "support/params.h"
 #include "support/ranks.h"
 
 #include <ctype.h>
@@ -125,10 +126,11 @@ static ax_status store_all(ax_ctx *ctx, const ax_param_set *set, pipe_result *ou
     for (int which = 0; which < 2; which++)
         for (int i = 0; i < set->n; i++) {
             const ax_param *p = set->param[i];
-            int64_t n = ax_tensor_global_count(&p->master);
+            int64_t n = ax_tensor_global_count(&p->grad);
             EXPECT(at + n <= MOST);
+            const ax_tensor master = master_of(p);
             if (ax_param_is_owned(p))
-                AX_TRY(store(ctx, which ? &p->grad : &p->master, out->values + at));
+                AX_TRY(store(ctx, which ? &p->grad : &master, out->values + at));
             at += n;
         }
     if (ax_grid_rank(ctx->grid) == 0)
@@ -226,11 +228,8 @@ static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_ev
 
 static ax_status check_memory(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
-    EXPECT(reserved_messages(ctx->grid) == plan->memory.pinned);
-    const ax_param_set *set = ax_engine_params(engine);
-    EXPECT(set->bytes_master == plan->memory.weights && set->bytes_use == plan->memory.copies);
-    EXPECT(set->bytes_grad + set->bytes_tied == plan->memory.gradients);
-    EXPECT(set->bytes_state == plan->memory.optimizer);
+    EXPECT(reserved_messages(ctx->grid) == plan->memory.bytes[AX_MEMORY_PINNED]);
+    EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
     return AX_OK;
 }
 
@@ -268,7 +267,7 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     ax_trace *trace = NULL; /* must outlive the engine, whose works in flight add events */
     ax_engine_plan plan;
     AX_TRY(ax_engine_plan_make(&options, world, s->grid, &parallel, device, 1, s->compute, &plan));
-    out->pinned[ax_comm_rank(world)] = plan.memory.pinned;
+    out->pinned[ax_comm_rank(world)] = plan.memory.bytes[AX_MEMORY_PINNED];
     ax_status status = ax_ctx_create(world, s->grid, device, 1, s->compute, 3, &ctx);
     if (status == AX_OK) {
         ctx->parallel = parallel;

@@ -1,6 +1,7 @@
 /* See steps.h. */
 #include "support/steps.h"
 
+#include "support/params.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -48,7 +49,7 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
 {
     AX_TRY(ax_calloc(MAX_WEIGHTS, sizeof(double), &s->weights));
     for (int i = 0; i < set->n; i++) {
-        const ax_tensor *w = &set->param[i]->master;
+        const ax_tensor master = master_of(set->param[i]), *w = &master;
         int64_t n = ax_tensor_global_count(w);
         /* The key bias has a gradient of zero in exact arithmetic: AdamW turns its rounding errors into
          * updates. */
@@ -124,10 +125,8 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
 /* Checks that the plan predicted the memory that the steps used. */
 static ax_status check_memory_plan(ax_engine *engine, const ax_engine_plan *plan)
 {
-    const ax_param_set *set = ax_engine_params(engine);
-    EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.activations);
-    EXPECT(set->bytes_master == plan->memory.weights && set->bytes_use == plan->memory.copies);
-    EXPECT(set->bytes_grad == plan->memory.gradients && set->bytes_state == plan->memory.optimizer);
+    EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.bytes[AX_MEMORY_ACTIVATIONS]);
+    EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
     return AX_OK;
 }
 

@@ -1,4 +1,5 @@
 /* Steps whose gradient is not finite: loss scales too large for fp16, and updates that are skipped. */
+#include "support/params.h"
 #include "support/ranks.h"
 #include "support/tiny.h"
 
@@ -28,7 +29,7 @@ typedef struct scaling {
 
 static ax_status first_weights(ax_engine *engine, ax_ctx *ctx, float *out)
 {
-    const ax_tensor *w = &ax_engine_params(engine)->param[0]->master;
+    const ax_tensor master = master_of(ax_engine_params(engine)->param[0]), *w = &master;
     float *all;
     AX_TRY(ax_calloc((size_t)ax_tensor_global_count(w), sizeof *all, &all));
     ax_status status = ax_tensor_collect(ctx, w, all);
@@ -44,8 +45,8 @@ static ax_status enlarge_head(ax_engine *engine)
     ax_param_set *set = ax_engine_params(engine);
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
-        int64_t n = ax_tensor_global_count(&p->master);
-        float *w = p->master.data;
+        int64_t n = p->state[AX_STATE_MASTER].n;
+        float *w = p->state[AX_STATE_MASTER].data;
         if (!strcmp(p->name, "embed.tokens"))
             for (int64_t k = 0; k < n; k++)
                 w[k] = k / 21 % 2 ? 65000 : -65000;
@@ -203,13 +204,11 @@ typedef struct image {
 static ax_status take_image(ax_engine *engine, ax_ctx *ctx, image *out)
 {
     const ax_param_set *set = ax_engine_params(engine);
-    const size_t bytes[] = {set->bytes_master, set->bytes_use, 0, set->bytes_state};
-    *out = (image){.bytes = bytes[0] + bytes[1] + bytes[3]};
+    const ax_param_block *weights = &set->block[AX_BLOCK_WEIGHTS], *rest = &set->block[AX_BLOCK_STATE];
+    *out = (image){.bytes = weights->bytes + rest->bytes};
     AX_TRY(ax_calloc(1, out->bytes, &out->data));
-    char *to = out->data;
-    for (int block = 0; block < 4; to += bytes[block++])
-        AX_TRY(ax_copy_out(ctx->stream, to, set->block[block], bytes[block]));
-    return AX_OK;
+    AX_TRY(ax_copy_out(ctx->stream, out->data, weights->data, weights->bytes));
+    return ax_copy_out(ctx->stream, out->data + weights->bytes, rest->data, rest->bytes);
 }
 
 static bool equal_images(const image *a, const image *b)
@@ -220,8 +219,8 @@ static bool equal_images(const image *a, const image *b)
 /* Sets the first weight of this rank's part of `param`. */
 static ax_status put_weight(ax_engine *engine, ax_ctx *ctx, ax_param *param, float value)
 {
-    if (ax_tensor_count(ctx->grid, &param->master))
-        AX_TRY(ax_copy_in(ctx->stream, param->master.data, &value, sizeof value));
+    if (param->state[AX_STATE_MASTER].n)
+        AX_TRY(ax_param_state_write(ctx, &param->state[AX_STATE_MASTER], 0, 1, &value));
     return ax_param_set_refresh(ax_engine_params(engine));
 }
 
@@ -250,8 +249,8 @@ static ax_status skip_steps(ax_engine *engine, ax_ctx *ctx, skipping *s)
     AX_TRY(ax_engine_result(engine, &r));
     EXPECT(r.finite && !r.culprit && r.loss > 1 && r.grad_norm > 0);
     AX_TRY(take_image(engine, ctx, &s->before));
-    if (ax_tensor_count(ctx->grid, &param->master))
-        AX_TRY(ax_copy_out(ctx->stream, &weight, param->master.data, sizeof weight));
+    if (param->state[AX_STATE_MASTER].n)
+        AX_TRY(ax_param_state_read(ctx, &param->state[AX_STATE_MASTER], 0, 1, &weight));
     AX_TRY(put_weight(engine, ctx, param, NAN));
     AX_TRY(take_image(engine, ctx, &s->spoilt));
     AX_TRY(queue_step(engine, 2));

@@ -163,7 +163,7 @@ static ax_status train(training *t, int steps, const shape *s, measured *out)
     free(block);
     out->control = calls() - before;
     out->peak = ax_memory_peak();
-    out->frame = t->plan.memory.activations;
+    out->frame = t->plan.memory.bytes[AX_MEMORY_ACTIVATIONS];
     out->frame_used = ax_frame_high_water(ax_engine_frame(t->engine));
     return AX_OK;
 }
@@ -382,8 +382,9 @@ static void tables_of_positions_are_planned(void **state)
         const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0};
         if (start(&t, &s, &m) != AX_OK)
             fail_msg("%s", ax_error_message());
-        assert_int_equal(t.plan.memory.tables, rotary ? 160 * (48 / 4) * sizeof(float) : 0);
-        assert_int_equal(ax_layer_table_bytes(ax_engine_model(t.engine)->root), t.plan.memory.tables);
+        assert_int_equal(t.plan.memory.bytes[AX_MEMORY_TABLES], rotary ? 160 * (48 / 4) * sizeof(float) : 0);
+        assert_int_equal(ax_layer_table_bytes(ax_engine_model(t.engine)->root),
+                         t.plan.memory.bytes[AX_MEMORY_TABLES]);
         finish(&t);
     }
 }
@@ -406,10 +407,10 @@ static void the_memory_of_low_rank_updates_is_exact(void **state)
     int64_t frozen = 0, factors = 0, total, matmul;
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
-        int64_t n = ax_tensor_global_count(&p->master), zeros = 0;
+        int64_t n = ax_tensor_global_count(&p->rest), zeros = 0;
         if (p->row_unit) /* the token table: rows of 128 bytes of logits */
-            zeros = (ax_round_up(p->master.dim[0], 64) - p->master.dim[0]) * p->master.dim[1];
-        bool matrix = p->master.ndim == 2;
+            zeros = (ax_round_up(p->rest.dim[0], 64) - p->rest.dim[0]) * p->rest.dim[1];
+        bool matrix = p->rest.ndim == 2;
         assert_true(p->frozen == !strstr(p->name, ".lora_"));
         frozen += p->frozen ? n : 0;
         factors += p->frozen ? 0 : n;
@@ -421,10 +422,10 @@ static void the_memory_of_low_rank_updates_is_exact(void **state)
     ax_model_config_params(&t.config, &total, &matmul);
     assert_int_equal(frozen, total);
     assert_int_equal(factors, ax_model_config_low_rank_params(&t.config));
-    assert_int_equal(t.plan.memory.weights, weights);
-    assert_int_equal(t.plan.memory.copies, copies);
-    assert_int_equal(t.plan.memory.gradients, gradients);
-    assert_int_equal(t.plan.memory.optimizer, optimizer);
+    assert_int_equal(t.plan.memory.bytes[AX_MEMORY_WEIGHTS], weights);
+    assert_int_equal(t.plan.memory.bytes[AX_MEMORY_COPIES], copies);
+    assert_int_equal(t.plan.memory.bytes[AX_MEMORY_GRADIENTS], gradients);
+    assert_int_equal(t.plan.memory.bytes[AX_MEMORY_OPTIMIZER], optimizer);
     finish(&t);
 }
 

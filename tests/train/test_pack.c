@@ -51,12 +51,12 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
 static ax_status copy_weights(ax_engine *engine, job *j)
 {
     const ax_param_set *set = ax_engine_params(engine);
-    j->weights = calloc(set->bytes_master, 1);
+    j->weights = calloc(set->memory.bytes[AX_MEMORY_WEIGHTS], 1);
     j->n = 0;
     for (int i = 0; i < set->n; i++) {
-        int64_t n = ax_tensor_count(set->ctx->grid, &set->param[i]->master);
-        memcpy(j->weights + j->n, set->param[i]->master.data, (size_t)n * sizeof *j->weights);
-        j->n += n;
+        const ax_param_state *s = &set->param[i]->state[AX_STATE_MASTER];
+        AX_TRY(ax_param_state_read(set->ctx, s, 0, s->n, j->weights + j->n));
+        j->n += s->n;
     }
     return AX_OK;
 }

@@ -1,0 +1,30 @@
+/* The classes of a rank's memory: their total, and their names in the log. */
+#include "axonn/grid.h"
+
+static const struct {
+    const char *name;
+    bool host;
+} classes[] = {
+#define ROW(ID, name, host) {name, host},
+    AX_MEMORY(ROW)
+#undef ROW
+};
+
+size_t ax_memory_total(const ax_memory *m)
+{
+    size_t total = 0;
+    for (int i = 0; i < AX_MEMORY_CLASSES; i++)
+        total += classes[i].host ? 0 : m->bytes[i];
+    return total;
+}
+
+char *ax_memory_print(const ax_memory *m, char out[512])
+{
+    char size[32];
+    out[0] = 0;
+    for (int i = 0; i < AX_MEMORY_CLASSES; i++)
+        if (m->bytes[i] && !classes[i].host)
+            ax_text_add(out, 512, "%s%s %s", *out ? ", " : "", classes[i].name,
+                        ax_format_bytes((double)m->bytes[i], size));
+    return out;
+}

@@ -1,0 +1,130 @@
+/* The state of a parameter: its master weights and the arrays of the optimizer, as far as this rank has them.
+ * Read param.h first. */
+#include "parallel/param.h"
+
+#include "axonn/philox.h"
+
+#include <stdlib.h>
+
+static void *element(const ax_param_state *s, int64_t first)
+{
+    return (char *)s->data + first * (int64_t)ax_dtype_size(s->dtype);
+}
+
+ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, void *host)
+{
+    return ax_copy_out(ctx->stream, host, element(s, first), (size_t)n * ax_dtype_size(s->dtype));
+}
+
+ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n,
+                               const void *host)
+{
+    return ax_copy_in(ctx->stream, element(s, first), host, (size_t)n * ax_dtype_size(s->dtype));
+}
+
+static ax_status fill(ax_ctx *ctx, const ax_param_state *s, double value)
+{
+    ax_fill_args args = {.n = s->n, .value = value, .y = s->data, .dtype = s->dtype};
+    return s->data && s->n ? ax_run_fill(ctx->stream, &args) : AX_OK;
+}
+
+ax_status ax_param_state_clear(ax_ctx *ctx, const ax_param *p)
+{
+    for (int i = AX_STATE_SLOT; i < AX_STATE_ARRAYS; i++)
+        AX_TRY(fill(ctx, &p->state[i], 0));
+    return AX_OK;
+}
+
+/* Converts an array of state: n elements from x to y. */
+static ax_status convert(ax_ctx *ctx, int64_t n, ax_dtype from, const void *x, ax_dtype to, void *y)
+{
+    ax_convert_args args = {.n = n, .x = x, .y = y, .x_dtype = from, .y_dtype = to};
+    return n ? ax_run_convert(ctx->stream, &args) : AX_OK;
+}
+
+bool ax_param_rounds(const ax_param *p) { return p->state[AX_STATE_MASTER].dtype != p->rest.dtype; }
+
+ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    return ax_param_rounds(p) && ax_param_is_owned(p)
+               ? convert(ctx, s->n, s->dtype, s->data, p->rounded.dtype, p->rounded.data)
+               : AX_OK;
+}
+
+/* ---- initial values ------------------------------------------------------------------------------ */
+
+/* Draws normal random numbers for this rank's box of the master weights into y. */
+static ax_status draw_box(ax_ctx *ctx, const ax_param *p, ax_dtype dtype, void *y)
+{
+    const ax_tensor *t = &p->rounded;
+    ax_box box = ax_tensor_box(ctx->grid, t, ax_grid_rank(ctx->grid));
+    ax_init_normal_args args = {.extent = {1, 1, 1, 1},
+                                .n = {1, 1, 1, 1},
+                                .key = ax_rng_key(ctx->seed, p->name, 0),
+                                .std = p->init_std,
+                                .y = y,
+                                .dtype = dtype};
+    for (int d = 0, at = AX_MAX_DIMS - t->ndim; d < t->ndim; d++, at++) {
+        args.extent[at] = t->dim[d];
+        args.lo[at] = box.lo[d];
+        args.n[at] = box.n[d];
+    }
+    return p->state[AX_STATE_MASTER].n ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
+}
+
+/* Draws the initial weights of a parameter. Weights that are not trained may be stored in 16 bits; they are
+ * drawn in the accumulation dtype first, and then rounded. */
+static ax_status draw(ax_ctx *ctx, const ax_param *p)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    void *wide;
+    if (s->dtype == ctx->accum)
+        return draw_box(ctx, p, s->dtype, s->data);
+    size_t bytes = (size_t)s->n * ax_dtype_size(ctx->accum) + 1;
+    AX_TRY(ax_ctx_alloc(ctx, bytes, &wide));
+    ax_status status = draw_box(ctx, p, ctx->accum, wide);
+    if (status == AX_OK)
+        status = convert(ctx, s->n, ctx->accum, wide, s->dtype, s->data);
+    if (status == AX_OK)
+        status = ax_stream_wait(ctx->stream);
+    ax_ctx_free(ctx, wide, bytes);
+    return status;
+}
+
+/* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors
+ * (matrices whose product is added to a weight) have such initial values. They are small, so the host draws
+ * them. */
+static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
+{
+    enum { UNIFORM = 2 }; /* number of the Philox stream; normal numbers use stream 1 */
+    uint64_t key = ax_rng_key(ctx->seed, p->name, 0);
+    for (int64_t r = 0; r < box->n[0]; r++)
+        for (int64_t c = 0; c < box->n[1]; c++) {
+            int64_t index = (box->lo[0] + r) * p->rest.dim[1] + box->lo[1] + c;
+            double u = ax_philox_uniform(key, UNIFORM, (uint64_t)index);
+            ax_store(p->state[AX_STATE_MASTER].dtype, out, r * box->n[1] + c, p->init_std * (2 * u - 1));
+        }
+}
+
+static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    void *host;
+    ax_box box = ax_tensor_box(ctx->grid, &p->rounded, ax_grid_rank(ctx->grid));
+    AX_ASSERT(p->rest.ndim == 2);
+    AX_TRY(ax_calloc(1, (size_t)s->n * ax_dtype_size(s->dtype) + 1, &host));
+    uniform_box(ctx, p, &box, host);
+    ax_status status = s->n ? ax_param_state_write(ctx, s, 0, s->n, host) : AX_OK;
+    free(host);
+    return status;
+}
+
+ax_status ax_param_state_init(ax_ctx *ctx, const ax_param *p)
+{
+    if (p->init == AX_INIT_NORMAL)
+        return draw(ctx, p);
+    if (p->init == AX_INIT_UNIFORM)
+        return draw_uniform(ctx, p);
+    return fill(ctx, &p->state[AX_STATE_MASTER], p->init == AX_INIT_ONE);
+}

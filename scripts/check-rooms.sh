@@ -68,7 +68,7 @@ function allowed(room,   r, list) {
     for (r in known) if ((room, r) in may && r != room) list = list " " r
     return list == "" ? " none" : list
 }
-function basename_of(path) { sub(/.*\//, "", path); sub(/\.cuh?$|\.h$/, "", path); return path }
+function basename_of(path) { sub(/.*\//, "", path); sub(/\.cuh?$|\.h$|\.def$/, "", path); return path }
 # Returns the room of a file of the tree, "" if it is in none.
 function room_of(path,   part) {
     split(path, part, "/")

@@ -1,7 +1,8 @@
 /* config: the configuration of a training run, as one struct with a field for each key.
  *
- * The table ax_config_options is the only description of the keys: defaults, legal values, help, man page and
- * `axonn info --options` come from it. Nothing here is collective. */
+ * The rows of axonn/config.def are the only description of the keys: fields, defaults, legal values, help,
+ * man page, `axonn info --options`, and what a resumed run may change, come from them. Nothing here is
+ * collective. */
 #ifndef AXONN_CONFIG_H
 #define AXONN_CONFIG_H
 
@@ -12,10 +13,9 @@
 extern "C" {
 #endif
 
-/* Values of keys that accept a word. The enumerators of each type are in the order of these words (`choices`
- * in ax_config_options). */
+/* Values of keys that accept a word and have no type elsewhere. The enumerators of each type are in the order
+ * of these words (`choices` in axonn/config.def). */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
-typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
 typedef enum ax_config_loss { AX_CONFIG_AUTO, AX_CONFIG_ANSWERS, AX_CONFIG_ALL } ax_config_loss;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
@@ -25,88 +25,34 @@ typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_no
  * every N blocks, and recompute the blocks. */
 enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2, AX_CONFIG_RECOMPUTE_AUTO = -3 };
 
+/* What a resumed run does with a key. */
+typedef enum ax_config_resume {
+    AX_RESUME_FREE,    /* may change it */
+    AX_RESUME_LOGGED,  /* may change it; the log says so */
+    AX_RESUME_RUN,     /* must keep it; a new run from a checkpoint (train.resume: PATH) may change it */
+    AX_RESUME_WEIGHTS, /* must keep it, and a new run from a checkpoint too */
+    AX_RESUME_MODEL    /* as AX_RESUME_WEIGHTS; compared with the config.json of the checkpoint's model */
+} ax_config_resume;
+
+/* The values of all keys: a member for each key of axonn/config.def, cfg->train.steps for train.steps. */
 typedef struct ax_config {
-    struct {
-        char *family; /* name of the model family of a new model, such as "gpt2"; NULL if `from` or `config`
-                         is given */
-        char *config; /* path of a config.json that describes a new model, or NULL */
-        char *from;   /* directory of an existing model, of a checkpoint or of a run; or NULL */
-        /* If `family` is given, ax_config_load replaces the value 0 of kv_heads (by `heads`) and of ffn (by
-         * ax_model_config_default_ffn). */
-        int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
-        double rope_theta;
-        double dropout; /* if given: the rate of those of the three below that are not given */
-        double embd_dropout, resid_dropout, attn_dropout;
-        double init_std, norm_eps;
-        int activation; /* ax_config_activation */
-        bool tie;
-    } model;
-    struct {
-        int method; /* ax_config_method */
-        int64_t rank;
-        double alpha, dropout;
-        bool rslora;
-        ax_strings targets; /* names of the matrices that get a low-rank update (ax_matrix_name), or of their
-                               modules in model files; "all": all matrices of the blocks */
-        ax_strings layers;  /* blocks whose matrices get one: numbers from 0, ranges "8-15", or "all" */
-    } tune;
-    struct {
-        ax_paths train, valid;
-        char *tokenizer;     /* path of the tokenizer, or NULL */
-        char *text_key;      /* name of the JSON member that holds the text; NULL: "text" */
-        bool bos;            /* plain text gets the special tokens of the tokenizer's post_processor */
-        int64_t bad_lines;   /* as in ax_corpus_options */
-        ax_strings ignore;   /* members of conversations that are left out */
-        char *chat_template; /* name of the chat template; NULL: ax_chat_create chooses one */
-        int loss;            /* ax_config_loss */
-        int order;           /* ax_config_order */
-        bool mask_documents;
-        int pack;   /* ax_data_packing */
-        int longer; /* ax_data_long; key data.long */
-        struct {
-            int64_t k, window;
-            int kind; /* ax_goldfish_kind */
-        } goldfish;
-    } data;
-    struct {
-        int64_t steps, global_batch, micro_batch, recompute, seed;
-        int64_t weight_cache; /* bytes */
-        int precision;        /* ax_config_precision */
-        int nonfinite;        /* ax_config_nonfinite */
-        char *resume;         /* "auto", "none", or the absolute path of a checkpoint or of a run */
-    } train;
-    struct {
-        char *name, *schedule; /* words that the keys optim.name and optim.schedule accept */
-        double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
-        ax_quota warmup; /* steps, or a percentage of train.steps */
-    } optim;
-    struct {
-        int64_t data, pipe, x, y, z;
-        char *order; /* such as "x,y,z,pipe,data" (ax_grid_order_parse) */
-    } grid;
-    struct {
-        int schedule; /* ax_pipe_schedule */
-        int64_t slack, postpone, chunks;
-        ax_ints cut; /* item i: index of the first block of pipeline stage i + 1; if stages have several
-                        chunks (schedule interleaved), of chunk i + 1 in the order of forward; a single item
-                        -1: ax_pipe_cut chooses */
-    } pipe;
-    char *strategy; /* a word that the key `strategy` accepts */
-    int64_t zero;
-    struct {
-        bool oar, ors, oag;
-    } overlap;
-    struct {
-        double timeout; /* seconds */
-    } watchdog;
-    struct {
-        char *dir; /* absolute path of the run directory */
-        int64_t checkpoint_interval, keep_latest, eval_interval, eval_batches, log_interval;
-        bool eval_start, trace;
-        int save_dtype; /* ax_config_precision */
-    } run;
-    int64_t threads; /* compute threads per rank; 0: ax_threads_share chooses the number */
-    char *device;
+#define AX_FIELD_BOOL(name) bool name;
+#define AX_FIELD_INT(name) int64_t name;
+#define AX_FIELD_FLOAT(name) double name;
+#define AX_FIELD_QUOTA(name) ax_quota name;
+#define AX_FIELD_STRING(name) char *name;
+#define AX_FIELD_PATH(name) char *name;
+#define AX_FIELD_ENUM(name) int name;
+#define AX_FIELD_FLOATS(name) double name[2];
+#define AX_FIELD_INTS(name) ax_ints name;
+#define AX_FIELD_STRINGS(name) ax_strings name;
+#define AX_FIELD_PATHS(name) ax_paths name;
+#define AX_GROUP(name) struct {
+/* clang-format off */
+#define AX_END(name) } name;
+/* clang-format on */
+#define AX_ROW(key, path, name, type, resume, ...) AX_FIELD_##type(name)
+#include "axonn/config.def"
     ax_runtime_values runtime; /* settings of the process (keys runtime.*): what the user gave, or the
                                   default; ax_runtime_get returns the value in use */
     ax_option_set *set;        /* the option set that has read the values and knows where each was set
@@ -115,6 +61,8 @@ typedef struct ax_config {
 
 /* Returns the table of all keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
+/* Returns what a resumed run does with row number `row` of this table. */
+ax_config_resume ax_config_resumes(size_t row);
 /* Returns the names that other programs give to keys and to flags of the verbs, for ax_option_take_synonyms.
  */
 const ax_option_synonym *ax_config_synonyms(size_t *count);
@@ -144,9 +92,12 @@ bool ax_config_given(const ax_config *cfg, const char *key);
 
 /* Returns the grid of the keys grid.x, grid.y, grid.z, grid.pipe and grid.data. */
 ax_grid_size ax_config_grid(const ax_config *cfg);
-/* Return the dtype of an ax_config_precision, and its name in the configuration ("bf16"). */
+/* ax_config_dtype and ax_config_dtype_name return the dtype of an ax_config_precision and its name in the
+ * configuration ("bf16"; NULL after the last), ax_config_dtype_of the dtype of such a name (NULL:
+ * AX_DTYPE_COUNT). */
 ax_dtype ax_config_dtype(int precision);
 const char *ax_config_dtype_name(int precision);
+ax_dtype ax_config_dtype_of(const char *name);
 /* Returns true if pipe.schedule can run a step that is cut into micro-batches of `micro_batch` rows. */
 bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch);
 

@@ -102,10 +102,14 @@ AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
  * configuration such as "model.window". Returns false for keys that all families have (model.vocab,
  * model.tie). */
 bool ax_family_has(const ax_family *family, const char *option);
-/* The names of all families, each after a bar: "|gpt2|llama". */
-extern const char ax_family_names[];
-int ax_family_count(void);
+/* Returns the name of family number `index`, or NULL after the last. */
 const char *ax_family_name(int index);
+/* The activations that models may have: ax_model_activation_name returns the word that configurations and
+ * config.json have for number `index`, or NULL after the last; ax_model_activation returns its kind,
+ * ax_model_activation_index the number of a kind (0 if no model has it). */
+const char *ax_model_activation_name(int index);
+ax_activation ax_model_activation(int index);
+int ax_model_activation_index(ax_activation kind);
 /* ax_family_prefix returns the prefix of array names, such as "transformer.", that some model files of the
  * family lack (ax_ckpt_rules); NULL: none. ax_family_ignored returns shell patterns for names of arrays in
  * model files that are not loaded. */
@@ -139,11 +143,9 @@ AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
  * numbers digit for digit. `path` is used in messages only. AX_ERR_DATA: not a JSON object. */
 AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, const char *path,
                                                ax_dtype dtype, bool untied, ax_buf *out);
-/* Appends a JSON object of the values that identify the model: all values that its family writes to
- * config.json, except values that a resumed run may change (dropout rates, the standard deviation of initial
- * weights, the number of positions). A member has the name of the configuration key of the same meaning
- * ("model.hidden"), or of the key in config.json if there is none. */
-AX_MUST_CHECK ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out);
+/* Appends a JSON object of the values that the family writes to config.json. A member has the name of the
+ * configuration key of the same meaning ("model.hidden"), or of the key in config.json if there is none. */
+AX_MUST_CHECK ax_status ax_model_config_values(const ax_model_config *config, ax_buf *out);
 /* Copies the struct and its strings. The caller releases *out with ax_model_config_fini, also after an
  * error. */
 AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);

@@ -21,6 +21,8 @@ typedef enum ax_schedule_kind {
 
 /* Finds a schedule by its name: "constant", "linear", "cosine" or "wsd"; AX_ERR_USAGE for other names. */
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
+/* Returns the name of an ax_schedule_kind, or NULL after the last. */
+const char *ax_schedule_name(int index);
 
 /* A learning-rate schedule. Steps count from 1. Step s <= warmup has learning rate lr·s/warmup, even if the
  * warm-up is longer than the run. After the warm-up, constant stays at lr; linear and cosine decay from lr to
@@ -82,6 +84,8 @@ typedef struct ax_optim {
 /* Finds an optimizer by its name: "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or
  * "sgd" (momentum; as torch.optim.SGD). AX_ERR_USAGE for other names; the message lists the two. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
+/* Returns the name of optimizer number `index`, or NULL after the last. */
+const char *ax_optim_name(int index);
 
 /* An updater applies an optimizer to a parameter set. The table of the set's arrays (ax_update_array) and the
  * inputs that change with each step (ax_update_numbers) are in device memory, so that an update never waits

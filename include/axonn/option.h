@@ -77,10 +77,12 @@ typedef struct ax_option {
     const char *preset; /* the default, written as a user would (numbers of a list with commas); NULL: strings
                            are NULL, other types 0 or empty */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
-    const char *choices;  /* legal words, separated by "|": "adamw|sgd"; NULL: no words */
-    int items;            /* AX_OPT_FLOATS: number of values */
-    bool required;        /* the user must give a value */
-    bool not_dumped;      /* ax_option_dump leaves the option out */
+    const char *choices; /* legal words, separated by "|": "auto|off"; NULL: no words, or those of `words` */
+    const char *(*words)(int index); /* returns legal word number `index`, or NULL after the last: for words
+                                        of a table of their own, in place of `choices` */
+    int items;                       /* AX_OPT_FLOATS: number of values */
+    bool required;                   /* the user must give a value */
+    bool not_dumped;                 /* ax_option_dump leaves the option out */
     const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: one that fits the type */
     const char *help;     /* one sentence, no full stop */
     const char *variable; /* environment variable that gives the value if no file and no argument does, or
@@ -93,9 +95,13 @@ typedef struct ax_option_synonym {
     const char *write; /* begins with a key or a flag of the table: "optim.lr", "--max-tokens N" */
 } ax_option_synonym;
 
-/* Writes word number `value` of an option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd"; "" if there
- * is no such word. Returns `word`. */
+/* Writes word number `value` of an option's `choices` or `words` to `word`: word 1 of "auto|off" is "off"; ""
+ * if there is no such word. Returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
+/* Writes all words of an option to `list`, with `between` between two words. Returns `list`, or NULL if the
+ * option has no words. */
+enum { AX_OPTION_LIST = 256 };
+const char *ax_option_list(const ax_option *option, const char *between, char list[AX_OPTION_LIST]);
 
 /* Returns true if the row describes a positional argument, not a flag. */
 bool ax_option_is_positional(const ax_option *option);

@@ -158,8 +158,9 @@ typedef struct ax_strategy {
     ax_axes rest;              /* axes that split dim 0 of weights further between uses, by elements */
 } ax_strategy;
 
-/* Returns the i-th strategy that a configuration may name, or NULL after the last. */
+/* Return the i-th strategy that a configuration may name, and its name, or NULL after the last. */
 const ax_strategy *ax_strategy_at(int i);
+const char *ax_strategy_name(int i);
 /* Finds a strategy by name. AX_ERR_USAGE, with a message that lists all strategies, if there is none. */
 AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
 /* The strategy for text generation, one sequence at a time, on the grid of a training run: the batch is

@@ -33,6 +33,8 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
+/* Returns the name of an ax_pipe_schedule, or NULL after the last. */
+const char *ax_pipe_schedule_name(int index);
 
 /* One stage of a pipeline, in one step. A slot is the memory that a stage keeps for one piece (one
  * micro-batch in one chunk) until the backward and the postponed weight gradients of the piece are

@@ -50,6 +50,7 @@ ax_status option_items_end(const ax_option *option, size_t n);
 /* Parses the text of a whole value: a list of numbers is split at commas, any other text is one item. */
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);
 ax_status option_number(const char *text, double *out);
+bool option_has_words(const ax_option *option);
 bool option_is_list(const ax_option *option);
 bool option_takes_many(const ax_option *option); /* as a flag it takes all arguments up to the next flag */
 size_t option_field_size(const ax_option *option);

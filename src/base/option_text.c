@@ -59,7 +59,8 @@ static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
 static ax_status dump_int(const ax_option *option, int64_t value, ax_buf *out)
 {
     char word[64];
-    if (option->choices && value < 0 && value > -64 && *ax_option_word(option, (int)(-1 - value), word))
+    if (option_has_words(option) && value < 0 && value > -64 &&
+        *ax_option_word(option, (int)(-1 - value), word))
         return ax_buf_printf(out, "%s", word);
     return ax_buf_printf(out, "%" PRId64, value);
 }
@@ -107,7 +108,7 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     case AX_OPT_INT:
         return dump_int(option, *(const int64_t *)field, out);
     case AX_OPT_FLOAT:
-        if (option->choices && *(const double *)field < 0)
+        if (option_has_words(option) && *(const double *)field < 0)
             return dump_int(option, (int64_t) * (const double *)field, out);
         return ax_buf_printf(out, "%s", option_format_double(*(const double *)field, word));
     case AX_OPT_QUOTA:
@@ -209,7 +210,7 @@ static const char *meta(const ax_option *option)
         [AX_OPT_STRINGS] = "TEXT...", [AX_OPT_PATHS] = "PATH..."};
     if (option->meta)
         return option->meta;
-    return names[option->type == AX_OPT_STRING && option->choices ? AX_OPT_ENUM : option->type];
+    return names[option->type == AX_OPT_STRING && option_has_words(option) ? AX_OPT_ENUM : option->type];
 }
 
 ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out)
@@ -225,10 +226,10 @@ ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out)
 
 ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out)
 {
-    char phrase[96], sep[3] = " (";
+    char phrase[96], list[AX_OPTION_LIST], sep[3] = " (";
     AX_TRY(ax_buf_printf(out, "%s", option->help));
-    if (option->choices) {
-        AX_TRY(ax_buf_printf(out, "%s%s", sep, option->choices));
+    if (ax_option_list(option, "|", list)) {
+        AX_TRY(ax_buf_printf(out, "%s%s", sep, list));
         if (option->type == AX_OPT_INT || option->type == AX_OPT_PATH)
             AX_TRY(ax_buf_printf(out, "|%s", option->meta ? meta(option) : option_type_phrase(option)));
         memcpy(sep, "; ", 2);

@@ -21,49 +21,48 @@ char *option_quote(const char *text, char out[80])
 
 /* ---- choices and ranges -------------------------------------------------------------------------- */
 
-/* Iterates over the words of "a|b|c": sets *word and *n to the first word of `rest` and its length. Returns
- * the text after this word and its |, or NULL if `rest` has no more words. */
-static const char *next_word(const char *rest, const char **word, size_t *n)
-{
-    if (!rest || !*rest)
-        return NULL;
-    *word = rest;
-    *n = strcspn(rest, "|");
-    return rest[*n] ? rest + *n + 1 : rest + *n;
-}
-
-/* Returns the index of `text` among the words of `choices` ("a|b|c"), or -1. */
-static int find_word(const char *choices, const char *text)
-{
-    const char *word;
-    size_t n;
-    for (int i = 0; (choices = next_word(choices, &word, &n)); i++)
-        if (strlen(text) == n && !strncmp(word, text, n))
-            return i;
-    return -1;
-}
-
 const char *ax_option_word(const ax_option *option, int value, char word[64])
 {
-    const char *rest = option->choices, *start;
-    size_t n;
+    const char *at = option->choices;
     word[0] = 0;
-    for (int i = 0; (rest = next_word(rest, &start, &n)); i++)
-        if (i == value)
-            snprintf(word, 64, "%.*s", (int)n, start);
+    if (value < 0)
+        return word;
+    for (int i = 0; !option->words && at && i < value; i++) {
+        at = strchr(at, '|');
+        at += at != NULL;
+    }
+    at = option->words ? option->words(value) : at;
+    snprintf(word, 64, "%.*s", at ? (int)strcspn(at, "|") : 0, at ? at : "");
     return word;
+}
+
+const char *ax_option_list(const ax_option *option, const char *between, char list[AX_OPTION_LIST])
+{
+    char word[64];
+    list[0] = 0;
+    for (int i = 0; *ax_option_word(option, i, word); i++)
+        ax_text_add(list, AX_OPTION_LIST, "%s%s", i ? between : "", word);
+    return *list ? list : NULL;
+}
+
+/* Returns the index of `text` among the words of the option, or -1. */
+static int find_word(const ax_option *option, const char *text)
+{
+    char word[64];
+    for (int i = 0; *ax_option_word(option, i, word); i++)
+        if (!strcmp(text, word))
+            return i;
+    return -1;
 }
 
 /* Fails with "must be a, b or c, not "x"; the nearest is b". */
 static ax_status fail_choice(const ax_option *option, const char *text)
 {
-    char list[256] = "", best[64] = "", word[64], quoted[80];
+    char list[AX_OPTION_LIST] = "", best[64] = "", word[64], next[64], quoted[80];
     int nearest = 1 << 20;
-    const char *rest = option->choices, *start;
-    size_t n;
-    while ((rest = next_word(rest, &start, &n))) {
-        snprintf(word, sizeof word, "%.*s", (int)n, start);
-        ax_text_add(list, sizeof list, "%s%s", !*list ? "" : *rest ? ", " : " or ", word);
+    for (int i = 0; *ax_option_word(option, i, word); i++) {
+        const bool last = !*ax_option_word(option, i + 1, next);
+        ax_text_add(list, sizeof list, "%s%s", !i ? "" : last ? " or " : ", ", word);
         int distance = ax_edit_distance(text, word);
         if (distance < nearest) {
             nearest = distance;
@@ -243,8 +242,8 @@ static ax_status item_bool(const item *it, void *field)
  * text is another word; the message says that `number` is allowed too. */
 static ax_status word_or_number(const item *it, const char *number, int *word)
 {
-    *word = find_word(it->option->choices, it->text);
-    if (*word >= 0 || !it->option->choices || !isalpha((unsigned char)it->text[0]))
+    *word = find_word(it->option, it->text);
+    if (*word >= 0 || !option_has_words(it->option) || !isalpha((unsigned char)it->text[0]))
         return AX_OK;
     (void)fail_choice(it->option, it->text);
     return ax_fail(AX_ERR_USAGE, "%s; %s is also allowed", ax_error_message(), number);
@@ -299,7 +298,7 @@ static ax_status item_quota(const item *it, void *field)
 
 static ax_status item_string(const item *it, void *field)
 {
-    if (it->option->choices && find_word(it->option->choices, it->text) < 0)
+    if (option_has_words(it->option) && find_word(it->option, it->text) < 0)
         return fail_choice(it->option, it->text);
     return ax_strdup(it->text, field);
 }
@@ -307,14 +306,14 @@ static ax_status item_string(const item *it, void *field)
 static ax_status item_path(const item *it, void *field)
 {
     AX_CHECK(it->text[0], AX_ERR_USAGE, "must be a path, not an empty text");
-    if (!it->dir || find_word(it->option->choices, it->text) >= 0)
+    if (!it->dir || find_word(it->option, it->text) >= 0)
         return ax_strdup(it->text, field);
     return option_absolute(it->dir, it->text, field);
 }
 
 static ax_status item_enum(const item *it, void *field)
 {
-    int word = find_word(it->option->choices, it->text);
+    int word = find_word(it->option, it->text);
     if (word < 0)
         return fail_choice(it->option, it->text);
     *(int *)field = word;
@@ -413,6 +412,7 @@ static const struct type_row {
     [AX_OPT_PATHS] = {"a path or a list of paths", sizeof(ax_paths), item_paths, fini_paths, true, true},
 };
 
+bool option_has_words(const ax_option *option) { return option->choices || option->words; }
 bool option_is_list(const ax_option *option) { return types[option->type].list; }
 bool option_takes_many(const ax_option *option) { return types[option->type].many; }
 const char *option_type_phrase(const ax_option *option) { return types[option->type].phrase; }

@@ -55,11 +55,6 @@ static const ax_option pipe_options[] = {
      .help = "print the results as JSON, one object per case"},
 };
 
-static const char *const schedule_names[AX_PIPE_SCHEDULES] = {[AX_PIPE_MESSAGE] = "message",
-                                                              [AX_PIPE_1F1B] = "1f1b",
-                                                              [AX_PIPE_GPIPE] = "gpipe",
-                                                              [AX_PIPE_INTERLEAVED] = "interleaved"};
-
 typedef struct bench {
     ax_comm *world;
     const args *args;
@@ -189,7 +184,7 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     double seconds = mean(t, a->seeds),
            closed = ((double)a->micro_batches + (stages - 1.0) / t->chunks) * (a->forward + a->backward);
     if (!a->json) {
-        printf("%-11s %5lld %8lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack,
+        printf("%-11s %5lld %8lld %10.1f %10.3f", ax_pipe_schedule_name(t->schedule), (long long)t->slack,
                (long long)t->postpone, seconds * 1e3, seconds * 1e3 / closed);
         printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
         fflush(stdout);
@@ -198,19 +193,19 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     double sorted[MOST_SEEDS];
     memcpy(sorted, t->seconds, sizeof sorted);
     ax_spread s = ax_spread_of(sorted, a->seeds);
-    return cli_print_json(
-        json_pack("{s:s, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
-                  schedule_names[t->schedule], "slack", (int)t->slack, "postpone", (json_int_t)t->postpone,
-                  "chunks", t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max", s.max * 1e3,
-                  "mean", seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages", stages,
-                  "micro_batches", (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
-                  "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
+    return cli_print_json(json_pack(
+        "{s:s, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
+        ax_pipe_schedule_name(t->schedule), "slack", (int)t->slack, "postpone", (json_int_t)t->postpone,
+        "chunks", t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max", s.max * 1e3, "mean",
+        seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages", stages, "micro_batches",
+        (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed, "over_1f1b",
+        base > 0 ? seconds / base : 0.0, "version", ax_version()));
 }
 
 static bool is_named(const args *a, int schedule)
 {
     for (size_t i = 0; i < a->schedules.count; i++)
-        if (!strcmp(a->schedules.items[i], schedule_names[schedule]))
+        if (!strcmp(a->schedules.items[i], ax_pipe_schedule_name(schedule)))
             return true;
     return false;
 }
@@ -329,7 +324,7 @@ static ax_status check(const args *a, int stages)
     for (size_t i = 0; i < a->schedules.count; i++) {
         bool known = false;
         for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
-            known = known || !strcmp(a->schedules.items[i], schedule_names[s]);
+            known = known || !strcmp(a->schedules.items[i], ax_pipe_schedule_name(s));
         AX_CHECK(known, AX_ERR_USAGE,
                  "--schedule: none is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
                  a->schedules.items[i]);

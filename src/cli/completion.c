@@ -6,14 +6,6 @@
 
 #include <string.h>
 
-/* Appends the choices "a|b|c" as "a b c". */
-static ax_status words(const char *choices, ax_buf *out)
-{
-    for (; *choices; choices++)
-        AX_TRY(ax_buf_add(out, *choices == '|' ? " " : choices, 1));
-    return AX_OK;
-}
-
 /* Appends the shell case `'verb') …`, which sets the words that may follow the verb. */
 static ax_status verb_words(const cli_verb *verb, ax_buf *out)
 {
@@ -36,14 +28,14 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
  * possible values: the choices of the option, none if it has no choices. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
+    char list[AX_OPTION_LIST];
     for (size_t i = 0; i < verb->option_count; i++) {
         const ax_option *option = &verb->options[i];
         if (ax_option_is_positional(option) || option->type == AX_OPT_BOOL)
             continue;
-        AX_TRY(ax_buf_printf(out, "    '%s --%s') values='", verb->name, option->key));
-        if (option->choices)
-            AX_TRY(words(option->choices, out));
-        AX_TRY(ax_buf_printf(out, "' takes=1 ;;\n"));
+        const char *words = ax_option_list(option, " ", list);
+        AX_TRY(ax_buf_printf(out, "    '%s --%s') values='%s' takes=1 ;;\n", verb->name, option->key,
+                             words ? words : ""));
     }
     return AX_OK;
 }

@@ -95,16 +95,14 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
     ax_grid_size grid;
     ax_threads threads;
     *out = (opened_model){0};
-    ax_dtype compute = !strcmp(args->precision, "bf16")   ? AX_BF16
-                       : !strcmp(args->precision, "fp16") ? AX_F16
-                                                          : AX_F32;
     AX_TRY(cli_world_open(&out->world));
     out->first = ax_comm_rank(out->world) == 0;
     AX_TRY(ax_comm_agree(out->world, find_grid(args, use, ax_comm_size(out->world), &grid)));
     AX_TRY(ax_pretrained_open_shared(out->world, args->model, &out->model));
     AX_TRY(ax_comm_agree(out->world, check_grid(use, out, &grid)));
     AX_TRY(ax_threads_share(out->world, (int)args->threads, &threads));
-    AX_TRY(ax_ctx_create_with(out->world, grid, args->device, &threads, compute, 0, &out->ctx));
+    AX_TRY(ax_ctx_create_with(out->world, grid, args->device, &threads, ax_config_dtype_of(args->precision),
+                              0, &out->ctx));
     if (use == MODEL_SEQUENCE)
         out->ctx->parallel.strategy = &ax_strategy_inference;
     return AX_OK;

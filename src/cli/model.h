@@ -2,6 +2,7 @@
 #ifndef AX_CLI_MODEL_H
 #define AX_CLI_MODEL_H
 
+#include "axonn/config.h"
 #include "axonn/infer.h"
 #include "launch.h"
 
@@ -33,7 +34,7 @@ typedef struct model_args {
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \
          "fp32",                                                                                             \
-         .choices = "fp32|bf16|fp16",                                                                        \
+         .words = ax_config_dtype_name,                                                                      \
          .help = "dtype in which the layers compute"},                                                       \
         {"threads",                                                                                          \
          AX_OPT_INT,                                                                                         \

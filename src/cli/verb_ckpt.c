@@ -278,7 +278,9 @@ static void print_row(const ax_ckpt_diff_row *row, int width)
  * model family, such as "model.". */
 static ax_status create_diff(const diff_args *a, ax_ckpt_diff **out)
 {
-    int n = ax_family_count();
+    int n = 0;
+    while (ax_family_name(n))
+        n++;
     const char **prefixes;
     const ax_family *family;
     AX_TRY(ax_calloc((size_t)n, sizeof *prefixes, &prefixes));

@@ -1,6 +1,7 @@
 /* axonn ckpt convert: writes a model with another dtype, in other shards, or merged with an adapter. */
 #include "verb.h"
 
+#include "axonn/config.h"
 #include "axonn/infer.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static const ax_option convert_options[] = {
              "newest checkpoint) or a checkpoint"},
     {"out", AX_OPT_PATH, offsetof(convert_args, out), .required = true, .meta = "DIR",
      .help = "the directory to write, which must not exist"},
-    {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .choices = "fp32|bf16|fp16",
+    {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .words = ax_config_dtype_name,
      .help = "dtype of the weights that are written; default: unchanged"},
     {"shard-size", AX_OPT_STRING, offsetof(convert_args, shard_size), "5GB", .meta = "SIZE",
      .help = "maximum size of the weights in one file, e.g. 500MB or 2GiB"},
@@ -46,13 +47,6 @@ static ax_status read_size(const char *text, int64_t *out)
         text);
     *out = (int64_t)value;
     return AX_OK;
-}
-
-static ax_dtype read_dtype(const char *name)
-{
-    if (!name)
-        return AX_DTYPE_COUNT;
-    return !strcmp(name, "bf16") ? AX_BF16 : !strcmp(name, "fp16") ? AX_F16 : AX_F32;
 }
 
 static bool show(void *user, int64_t done, int64_t total)
@@ -104,7 +98,7 @@ static ax_status run_convert(const void *raw)
     cli_progress progress;
     ax_conversion result;
     ax_conversion_args how = {
-        .out = a->out, .dtype = read_dtype(a->dtype), .progress = show, .user = &progress};
+        .out = a->out, .dtype = ax_config_dtype_of(a->dtype), .progress = show, .user = &progress};
     AX_TRY(read_size(a->shard_size, &how.shard_bytes));
     cli_progress_start(&progress, "converting", true);
     ax_status status = convert(a, &how, &result);

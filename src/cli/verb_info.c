@@ -171,12 +171,13 @@ static json_t *keys(void)
     size_t count;
     const ax_option *table = ax_config_options(&count);
     json_t *list = json_array();
+    char choices[AX_OPTION_LIST];
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:b, s:s, s:s?}", "key",
-                                              table[i].key, "type", types[table[i].type], "default",
-                                              table[i].preset, "choices", table[i].choices, "range",
-                                              table[i].range, "required", (int)table[i].required, "help",
-                                              table[i].help, "variable", table[i].variable));
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:b, s:s, s:s?}", "key", table[i].key, "type",
+                            types[table[i].type], "default", table[i].preset, "choices",
+                            ax_option_list(&table[i], "|", choices), "range", table[i].range, "required",
+                            (int)table[i].required, "help", table[i].help, "variable", table[i].variable));
     return list;
 }
 

@@ -10,44 +10,71 @@
 
 enum { MISSING_MOST = 20 }; /* how many missing paths are reported at most for one key */
 
-/* An integer that the configuration key `key` and config.json both can give: *config is the value of the key,
- * *model the value from config.json. */
-typedef struct shape_key {
+/* How a fact of a model gets its value (AX_FACT in axonn/config.def). */
+enum {
+    FIXED = 1,  /* the weights of model.from were trained with its value */
+    FAMILY = 2, /* the default for a new model is that of the family */
+    ZERO = 4,   /* the value 0 stands for the default */
+    RATE = 8    /* model.dropout sets it too */
+};
+
+/* A fact of a model that the configuration key `key` and config.json both can give. */
+typedef struct fact {
     const char *key;
-    int64_t *config, *model;
-} shape_key;
+    ax_option_type type;
+    size_t config, model; /* offsets of the value in ax_config and in ax_model_config */
+    int how;
+} fact;
 
-typedef struct number_key {
-    const char *key, *also; /* the configuration keys that set this number; `also`: a second key, or NULL */
-    double *config, *model;
-} number_key;
+#define AX_GROUP(name)
+#define AX_END(name)
+#define AX_ROW(...)
+#define AX_FACT(name, type, resume, fact, how, ...)                                                          \
+    {"model." #name, AX_OPT_##type, offsetof(ax_config, model.name), offsetof(ax_model_config, fact), how},
+static const fact facts[] = {
+#include "axonn/config.def"
+};
 
-enum { SHAPE_KEYS = 9, NUMBER_KEYS = 5 };
+static const size_t sizes[] = {[AX_OPT_BOOL] = sizeof(bool),
+                               [AX_OPT_INT] = sizeof(int64_t),
+                               [AX_OPT_FLOAT] = sizeof(double),
+                               [AX_OPT_ENUM] = sizeof(ax_activation)};
 
-static void list_shape(ax_config *c, ax_model_config *m, shape_key out[SHAPE_KEYS])
+/* Copies a fact from the configuration to the model, and from the model to the configuration. */
+static void to_model(const fact *f, const ax_config *c, ax_model_config *m)
 {
-    const shape_key keys[SHAPE_KEYS] = {{"model.layers", &c->model.layers, &m->layers},
-                                        {"model.hidden", &c->model.hidden, &m->hidden},
-                                        {"model.heads", &c->model.heads, &m->heads},
-                                        {"model.kv_heads", &c->model.kv_heads, &m->kv_heads},
-                                        {"model.head_dim", &c->model.head_dim, &m->head_dim},
-                                        {"model.ffn", &c->model.ffn, &m->ffn},
-                                        {"model.vocab", &c->model.vocab, &m->vocab},
-                                        {"model.seq_len", &c->model.seq_len, &m->seq_len},
-                                        {"model.window", &c->model.window, &m->window}};
-    memcpy(out, keys, sizeof keys);
+    const char *from = (const char *)c + f->config;
+    if (f->type == AX_OPT_ENUM)
+        m->activation = ax_model_activation(c->model.activation);
+    else
+        memcpy((char *)m + f->model, from, sizes[f->type]);
 }
 
-static const ax_activation activations[] = {AX_GELU_TANH, AX_GELU_EXACT,
-                                            AX_SILU}; /* indexed by ax_config_activation */
-
-static int activation_of(const ax_model_config *m)
+static void to_config(const fact *f, const ax_model_config *m, ax_config *c)
 {
-    int i = AX_COUNT(activations) - 1;
-    while (i > 0 && activations[i] != m->activation)
-        i--;
-    return i;
+    const char *from = (const char *)m + f->model;
+    if (f->type == AX_OPT_ENUM)
+        c->model.activation = ax_model_activation_index(m->activation);
+    else
+        memcpy((char *)c + f->config, from, sizes[f->type]);
 }
+
+static bool is_given(const fact *f, const ax_config *c)
+{
+    return ax_config_given(c, f->key) || (f->how & RATE && ax_config_given(c, "model.dropout"));
+}
+
+/* Returns true if the user gave the fact another value than the model has. */
+static bool is_changed(const fact *f, const ax_config *c, const ax_model_config *m)
+{
+    ax_model_config given = *m;
+    to_model(f, c, &given);
+    return is_given(f, c) &&
+           memcmp((char *)&given + f->model, (const char *)m + f->model, sizes[f->type]) != 0;
+}
+
+static bool is_length(const fact *f) { return f->model == offsetof(ax_model_config, seq_len); }
+static bool is_norm_eps(const fact *f) { return f->model == offsetof(ax_model_config, norm_eps); }
 
 /* ---- new models ---------------------------------------------------------------------------------- */
 
@@ -55,14 +82,9 @@ void config_take_defaults(ax_config *c, const ax_family *family)
 {
     ax_model_config m = ax_model_config_defaults(family);
     m.hidden = c->model.hidden;
-    if (!ax_config_given(c, "model.tie"))
-        c->model.tie = m.tie;
-    if (!ax_config_given(c, "model.norm_eps"))
-        c->model.norm_eps = m.norm_eps;
-    if (!ax_config_given(c, "model.activation"))
-        c->model.activation = activation_of(&m);
-    if (!ax_config_given(c, "model.rope_theta"))
-        c->model.rope_theta = m.rope.theta;
+    for (size_t i = 0; i < AX_COUNT(facts); i++)
+        if (facts[i].how & FAMILY && !is_given(&facts[i], c))
+            to_config(&facts[i], &m, c);
     if (!c->model.kv_heads)
         c->model.kv_heads = c->model.heads;
     if (!c->model.ffn)
@@ -72,48 +94,12 @@ void config_take_defaults(ax_config *c, const ax_family *family)
 ax_model_config config_new_model(const ax_config *c, const ax_family *family)
 {
     ax_model_config m = ax_model_config_defaults(family);
-    m.layers = c->model.layers;
-    m.hidden = c->model.hidden;
-    m.heads = c->model.heads;
-    m.kv_heads = c->model.kv_heads;
-    m.head_dim = c->model.head_dim;
-    m.ffn = c->model.ffn;
-    m.vocab = c->model.vocab;
-    m.seq_len = c->model.seq_len;
-    m.window = c->model.window;
-    m.rope.theta = c->model.rope_theta;
-    m.dropout = (ax_model_dropout){c->model.embd_dropout, c->model.resid_dropout, c->model.attn_dropout};
-    m.init_std = c->model.init_std;
-    m.norm_eps = c->model.norm_eps;
-    m.activation = activations[c->model.activation];
-    m.tie = c->model.tie;
+    for (size_t i = 0; i < AX_COUNT(facts); i++)
+        to_model(&facts[i], c, &m);
     return m;
 }
 
 /* ---- models of config.json ----------------------------------------------------------------------- */
-
-/* Merges the numbers that do not affect array shapes. A number that the user gave is copied to *m. Any other
- * number is copied from *m to the configuration. */
-static void merge_numbers(ax_config *c, ax_model_config *m)
-{
-    const number_key numbers[NUMBER_KEYS] = {
-        {"model.init_std", NULL, &c->model.init_std, &m->init_std},
-        {"model.norm_eps", NULL, &c->model.norm_eps, &m->norm_eps},
-        {"model.embd_dropout", "model.dropout", &c->model.embd_dropout, &m->dropout.embd},
-        {"model.resid_dropout", "model.dropout", &c->model.resid_dropout, &m->dropout.resid},
-        {"model.attn_dropout", "model.dropout", &c->model.attn_dropout, &m->dropout.attn}};
-    for (size_t i = 0; i < NUMBER_KEYS; i++) {
-        const number_key *n = &numbers[i];
-        bool given = ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also));
-        if (given && n->model == &m->norm_eps && c->tune.method == AX_CONFIG_LORA && *n->config != *n->model)
-            ax_option_error(c->set, n->key,
-                            "an adapter cannot change the value of its base, %g: leave the key out",
-                            *n->model);
-        if (given)
-            *n->model = *n->config;
-        *n->config = *n->model;
-    }
-}
 
 /* Sets the length of rows to 0, not chosen yet, if the user did not give it: it follows from the data
  * (train/setup.c). */
@@ -128,44 +114,47 @@ static void merge_seq_len(ax_config *c, const ax_model_config *m)
                         (long long)most);
 }
 
+/* Records an error of a fact that the user gave another value than the weights were trained with. */
+static void refuse(ax_config *c, const fact *f, const ax_model_config *m)
+{
+    const char *was = (const char *)m + f->model;
+    if (f->type == AX_OPT_INT)
+        ax_option_error(c->set, f->key, "must be %lld, as in model.from; leave the key out",
+                        (long long)*(const int64_t *)was);
+    else if (f->type == AX_OPT_FLOAT)
+        ax_option_error(c->set, f->key, "must be %g, as in model.from; leave the key out",
+                        *(const double *)was);
+    else if (f->type == AX_OPT_BOOL)
+        ax_option_error(c->set, f->key, "must be %s, as in model.from; leave the key out",
+                        *(const bool *)was ? "true" : "false");
+    else
+        ax_option_error(c->set, f->key,
+                        "must be the activation of the model in model.from; leave the key out");
+}
+
 void config_merge_model(ax_config *c, ax_model_config *m, const ax_adapter *adapter)
 {
-    shape_key keys[SHAPE_KEYS];
-    list_shape(c, m, keys);
     m->head_dim = ax_model_config_head_dim(m);
     merge_seq_len(c, m);
-    for (size_t i = 0; i < SHAPE_KEYS; i++) {
-        if (keys[i].model == &m->seq_len)
+    for (size_t i = 0; i < AX_COUNT(facts); i++) {
+        const fact *f = &facts[i];
+        const bool changed = is_changed(f, c, m);
+        if (is_length(f))
             continue;
-        if (ax_config_given(c, keys[i].key) && *keys[i].config != *keys[i].model)
-            ax_option_error(c->set, keys[i].key, "must be %lld, as in model.from; leave the key out",
-                            (long long)*keys[i].model);
-        *keys[i].config = *keys[i].model;
+        if (changed && f->how & FIXED)
+            refuse(c, f, m);
+        else if (changed && is_norm_eps(f) && c->tune.method == AX_CONFIG_LORA)
+            ax_option_error(c->set, f->key,
+                            "an adapter cannot change the value of its base, %g: leave the key out",
+                            m->norm_eps);
+        else if (changed)
+            to_model(f, c, m);
+        to_config(f, m, c);
     }
-    if (ax_config_given(c, "model.rope_theta") && c->model.rope_theta != m->rope.theta)
-        ax_option_error(c->set, "model.rope_theta", "must be %g, as in model.from; leave the key out",
-                        m->rope.theta);
-    if (ax_config_given(c, "model.activation") && c->model.activation != activation_of(m))
-        ax_option_error(c->set, "model.activation",
-                        "must be the activation of the model in model.from; leave the key out");
-    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
-        ax_option_error(c->set, "model.tie", "must be %s, as in model.from; leave the key out",
-                        m->tie ? "true" : "false");
-    c->model.rope_theta = m->rope.theta;
-    c->model.activation = activation_of(m);
-    c->model.tie = m->tie;
-    merge_numbers(c, m);
     if (adapter)
         config_continue(c, m, adapter);
     else
         config_tune(c, m);
-}
-
-/* Returns true if the user gave `key` a value that replaces the value in config.json. The value 0 means
- * "default" and replaces nothing; but for model.window 0 means "no window" and does replace. */
-static bool replaces(const ax_config *c, const shape_key *key)
-{
-    return ax_config_given(c, key->key) && (*key->config > 0 || !strcmp(key->key, "model.window"));
 }
 
 /* Merges the length of rows with the number of positions: a given length is also the number in config.json.
@@ -183,8 +172,6 @@ static void override_seq_len(ax_config *c, ax_model_config *m)
  * resulting values to the configuration. */
 static void override_model(ax_config *c, ax_model_config *m)
 {
-    shape_key keys[SHAPE_KEYS];
-    list_shape(c, m, keys);
     if (m->window_layers && ax_config_given(c, "model.layers") && c->model.layers != m->layers)
         ax_option_error(c->set, "model.layers",
                         "must be %lld, as in model.config, which says of each layer whether it has a window; "
@@ -195,23 +182,15 @@ static void override_model(ax_config *c, ax_model_config *m)
     if (m->head_dim * m->heads == m->hidden)
         m->head_dim = 0;
     override_seq_len(c, m);
-    for (size_t i = 0; i < SHAPE_KEYS; i++) {
-        if (keys[i].model == &m->seq_len)
+    for (size_t i = 0; i < AX_COUNT(facts); i++) {
+        const fact *f = &facts[i];
+        const bool stands_for_default = f->how & ZERO && !*(const int64_t *)((const char *)c + f->config);
+        if (is_length(f))
             continue;
-        if (replaces(c, &keys[i]))
-            *keys[i].model = *keys[i].config;
-        *keys[i].config = *keys[i].model;
+        if (is_given(f, c) && !stands_for_default)
+            to_model(f, c, m);
+        to_config(f, m, c);
     }
-    if (ax_config_given(c, "model.rope_theta"))
-        m->rope.theta = c->model.rope_theta;
-    if (ax_config_given(c, "model.activation"))
-        m->activation = activations[c->model.activation];
-    if (ax_config_given(c, "model.tie"))
-        m->tie = c->model.tie;
-    c->model.rope_theta = m->rope.theta;
-    c->model.activation = activation_of(m);
-    c->model.tie = m->tie;
-    merge_numbers(c, m);
 }
 
 /* Records an error if the model with the overridden values is not valid, or if config.json of its family has
@@ -223,7 +202,7 @@ static ax_status check_overridden(ax_config *c, const ax_model_config *m)
         return AX_OK; /* the error of this key is already recorded and says more */
     ax_status status = ax_model_config_check(m);
     if (status == AX_OK)
-        status = ax_model_config_identity(m, &text);
+        status = ax_model_config_values(m, &text);
     ax_buf_fini(&text);
     if (status == AX_ERR_USAGE) {
         ax_option_error(c->set, "model.config", "does not fit the other model.* keys: %s",

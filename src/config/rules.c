@@ -117,7 +117,7 @@ static void check_whole(ax_config *cfg, ax_model_config model)
     if (ax_model_config_check(&model) != AX_OK)
         ax_option_error(cfg->set, cfg->model.head_dim ? "model.head_dim" : "model.heads", "%s",
                         ax_error_message());
-    else if (ax_model_config_identity(&model, &text) != AX_OK)
+    else if (ax_model_config_values(&model, &text) != AX_OK)
         ax_option_error(cfg->set, "model.activation", "%s", ax_error_message());
     ax_buf_fini(&text);
 }

@@ -16,14 +16,32 @@ static const ax_family *const families[] = {
 #undef AX_FAMILY
 };
 
-const char ax_family_names[] =
-#define AX_FAMILY(name) "|" #name
-#include "model/families.def"
-#undef AX_FAMILY
-    ;
+const char *ax_family_name(int index)
+{
+    return index < (int)AX_COUNT(families) ? families[index]->name : NULL;
+}
 
-int ax_family_count(void) { return AX_COUNT(families); }
-const char *ax_family_name(int index) { return families[index]->name; }
+/* The activations of models, with the words that configurations and config.json have for them. */
+static const struct {
+    const char *name;
+    ax_activation kind;
+} activations[] = {{"gelu_new", AX_GELU_TANH}, {"gelu", AX_GELU_EXACT}, {"silu", AX_SILU}};
+
+const char *ax_model_activation_name(int index)
+{
+    return index < (int)AX_COUNT(activations) ? activations[index].name : NULL;
+}
+
+ax_activation ax_model_activation(int index) { return activations[index].kind; }
+
+int ax_model_activation_index(ax_activation kind)
+{
+    int i = AX_COUNT(activations) - 1;
+    while (i > 0 && activations[i].kind != kind)
+        i--;
+    return i;
+}
+
 const char *ax_model_config_family(const ax_model_config *config) { return config->family->name; }
 const char *ax_family_prefix(const ax_family *family) { return family->prefix; }
 
@@ -217,15 +235,14 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
     return status;
 }
 
-/* ---- identity ------------------------------------------------------------------------------------ */
+/* ---- values -------------------------------------------------------------------------------------- */
 
 /* Finds a key of config.json in the table of the family's keys, or of those that all families have. Returns
  * NULL if neither has it. */
 static const ax_family_key *find_name(const ax_family *family, const char *key)
 {
-    static const ax_family_key common[] = {{"model_type", "model.family", false},
-                                           {"vocab_size", "model.vocab", false},
-                                           {"tie_word_embeddings", "model.tie", false}};
+    static const ax_family_key common[] = {
+        {"model_type", "model.family"}, {"vocab_size", "model.vocab"}, {"tie_word_embeddings", "model.tie"}};
     for (size_t i = 0; i < AX_COUNT(common); i++)
         if (!strcmp(common[i].key, key))
             return &common[i];
@@ -235,7 +252,7 @@ static const ax_family_key *find_name(const ax_family *family, const char *key)
     return NULL;
 }
 
-static ax_status fill_identity(const ax_model_config *c, json_t *network, json_t *out)
+static ax_status fill_values(const ax_model_config *c, json_t *network, json_t *out)
 {
     const char *key;
     json_t *value;
@@ -243,22 +260,22 @@ static ax_status fill_identity(const ax_model_config *c, json_t *network, json_t
     json_object_foreach(network, key, value)
     {
         const ax_family_key *name = find_name(c->family, key);
-        AX_CHECK((name && name->setting) || !json_object_set(out, name ? name->option : key, value),
-                 AX_ERR_MEMORY, "not enough memory for the list of the model's settings");
+        AX_CHECK(!json_object_set(out, name ? name->option : key, value), AX_ERR_MEMORY,
+                 "not enough memory for the list of the model's settings");
     }
     return AX_OK;
 }
 
-ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out)
+ax_status ax_model_config_values(const ax_model_config *config, ax_buf *out)
 {
-    json_t *network = json_object(), *identity = json_object();
-    ax_status status = network && identity
-                           ? fill_identity(config, network, identity)
+    json_t *network = json_object(), *values = json_object();
+    ax_status status = network && values
+                           ? fill_values(config, network, values)
                            : ax_fail(AX_ERR_MEMORY, "not enough memory for the list of the model's settings");
     if (status == AX_OK)
-        status = ax_json_print(identity, JSON_COMPACT, out);
+        status = ax_json_print(values, JSON_COMPACT, out);
     json_decref(network);
-    json_decref(identity);
+    json_decref(values);
     return status;
 }
 

@@ -18,11 +18,9 @@ typedef struct ax_key_map {
 } ax_key_map;
 
 /* A key of config.json, and the configuration key `option` of the same meaning, which error messages name
- * instead of `key`. `setting`: a resumed run may change the value. Every other key that the family writes to
- * config.json, listed or not, identifies the model and must stay the same. */
+ * instead of `key`. */
 typedef struct ax_family_key {
     const char *key, *option;
-    bool setting;
 } ax_family_key;
 
 /* A key of config.json of which only the values `only` are implemented, JSON texts separated by blanks; or,

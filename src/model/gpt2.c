@@ -109,21 +109,18 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* Columns: key of config.json; configuration key; whether a resumed run may change the value, because the
- * value does not change what the network computes in evaluation. n_positions may change here, because other
- * checks already find a change of n_positions: a resumed run compares its sequence length, and loading
- * weights compares the shape of the position table. */
-static const ax_family_key names[] = {{"n_layer", "model.layers", false},
-                                      {"n_embd", "model.hidden", false},
-                                      {"n_head", "model.heads", false},
-                                      {"n_inner", "model.ffn", false},
-                                      {"activation_function", "model.activation", false},
-                                      {"layer_norm_epsilon", "model.norm_eps", false},
-                                      {"n_positions", "model.seq_len", true},
-                                      {"initializer_range", "model.init_std", true},
-                                      {"embd_pdrop", "model.embd_dropout", true},
-                                      {"resid_pdrop", "model.resid_dropout", true},
-                                      {"attn_pdrop", "model.attn_dropout", true}};
+/* Columns: key of config.json; configuration key. */
+static const ax_family_key names[] = {{"n_layer", "model.layers"},
+                                      {"n_embd", "model.hidden"},
+                                      {"n_head", "model.heads"},
+                                      {"n_inner", "model.ffn"},
+                                      {"activation_function", "model.activation"},
+                                      {"layer_norm_epsilon", "model.norm_eps"},
+                                      {"n_positions", "model.seq_len"},
+                                      {"initializer_range", "model.init_std"},
+                                      {"embd_pdrop", "model.embd_dropout"},
+                                      {"resid_pdrop", "model.resid_dropout"},
+                                      {"attn_pdrop", "model.attn_dropout"}};
 
 /* Other names of keys in transformers, and values that are implemented. */
 static const ax_key_rule rules[] = {{"num_hidden_layers", NULL, "n_layer"},

@@ -14,12 +14,12 @@
  * because the value does not change what the network computes in evaluation. */
 /* clang-format off */
 #define AX_LLAMA_NAMES \
-    {"num_hidden_layers", "model.layers", false}, {"hidden_size", "model.hidden", false}, \
-    {"num_attention_heads", "model.heads", false}, {"num_key_value_heads", "model.kv_heads", false}, \
-    {"head_dim", "model.head_dim", false}, {"intermediate_size", "model.ffn", false}, \
-    {"hidden_act", "model.activation", false}, {"rms_norm_eps", "model.norm_eps", false}, \
-    {"rope_theta", "model.rope_theta", false}, {"max_position_embeddings", "model.seq_len", true}, \
-    {"initializer_range", "model.init_std", true}, {"attention_dropout", "model.attn_dropout", true}
+    {"num_hidden_layers", "model.layers"}, {"hidden_size", "model.hidden"}, \
+    {"num_attention_heads", "model.heads"}, {"num_key_value_heads", "model.kv_heads"}, \
+    {"head_dim", "model.head_dim"}, {"intermediate_size", "model.ffn"}, \
+    {"hidden_act", "model.activation"}, {"rms_norm_eps", "model.norm_eps"}, \
+    {"rope_theta", "model.rope_theta"}, {"max_position_embeddings", "model.seq_len"}, \
+    {"initializer_range", "model.init_std"}, {"attention_dropout", "model.attn_dropout"}
 /* clang-format on */
 
 /* Keys of config.json that all of these families read (ax_family.reads); their rule for a bias that a

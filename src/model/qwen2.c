@@ -16,7 +16,7 @@ static ax_status qwen2_write(const ax_model_config *c, json_t *json)
     return ax_llama_write(c, json);
 }
 
-static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window", false}};
+static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window"}};
 
 /* attention_bias is idle: the class in transformers has the biases of q, k and v, and no other, whatever it
  * is. */

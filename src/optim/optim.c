@@ -39,6 +39,8 @@ static const char *const sgd_slots[] = {"momentum_buffer"};
 
 static const ax_optim table[] = {{"adamw", 2, adamw_slots, adamw}, {"sgd", 1, sgd_slots, sgd}};
 
+const char *ax_optim_name(int index) { return index < (int)AX_COUNT(table) ? table[index].name : NULL; }
+
 ax_status ax_optim_find(const char *name, const ax_optim **out)
 {
     for (size_t i = 0; i < AX_COUNT(table); i++)

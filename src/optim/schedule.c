@@ -4,7 +4,12 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[] = {"constant", "linear", "cosine", "wsd"};
+static const char *const names[] = {[AX_SCHEDULE_CONSTANT] = "constant",
+                                    [AX_SCHEDULE_LINEAR] = "linear",
+                                    [AX_SCHEDULE_COSINE] = "cosine",
+                                    [AX_SCHEDULE_WSD] = "wsd"};
+
+const char *ax_schedule_name(int index) { return index < (int)AX_COUNT(names) ? names[index] : NULL; }
 
 ax_status ax_schedule_find(const char *name, ax_schedule_kind *out)
 {

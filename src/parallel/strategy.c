@@ -65,6 +65,8 @@ const ax_strategy ax_strategy_inference = {"inference",
 
 const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }
 
+const char *ax_strategy_name(int i) { return ax_strategy_at(i) ? table[i].name : NULL; }
+
 ax_status ax_strategy_find(const char *name, const ax_strategy **out)
 {
     char names[128] = "";

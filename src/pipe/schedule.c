@@ -2,6 +2,15 @@
  * tests calls them too. */
 #include "axonn/pipe.h"
 
+const char *ax_pipe_schedule_name(int index)
+{
+    static const char *const names[AX_PIPE_SCHEDULES] = {[AX_PIPE_MESSAGE] = "message",
+                                                         [AX_PIPE_1F1B] = "1f1b",
+                                                         [AX_PIPE_GPIPE] = "gpipe",
+                                                         [AX_PIPE_INTERLEAVED] = "interleaved"};
+    return index < AX_PIPE_SCHEDULES ? names[index] : NULL;
+}
+
 bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches)
 {
     return schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0;

@@ -35,15 +35,73 @@ json_t *ax_train_paths(const ax_train_run *run)
     return paths;
 }
 
-/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
+/* Returns what a resumed run does with `key`, which need not be a key of the configuration. */
+static ax_config_resume resumes(const char *key)
+{
+    size_t count, row = 0;
+    const ax_option *options = ax_config_options(&count);
+    while (row < count && strcmp(options[row].key, key) != 0)
+        row++;
+    return row < count ? ax_config_resumes(row) : AX_RESUME_MODEL;
+}
+
+/* Sets *out to a JSON object of the values in the model's config.json that must stay the same. */
 static ax_status model_facts(const ax_model_config *model, json_t **out)
 {
     ax_buf text = {0};
-    ax_status status = ax_model_config_identity(model, &text);
+    const char *key;
+    json_t *value;
+    void *next;
+    ax_status status = ax_model_config_values(model, &text);
     if (status == AX_OK)
         status = ax_json_parse(NULL, text.data, text.size, 0, out);
     ax_buf_fini(&text);
-    return status;
+    AX_TRY(status);
+    json_object_foreach_safe(*out, next, key, value) if (resumes(key) != AX_RESUME_MODEL)
+        json_object_del(*out, key);
+    return AX_OK;
+}
+
+/* Returns the value of a key as state.json has it; NULL if it has none, or if memory is short. Words of keys
+ * that may change are texts, other words their numbers. */
+static json_t *value_of(const ax_config *c, size_t row)
+{
+    size_t count;
+    char word[64];
+    const ax_option *option = &ax_config_options(&count)[row];
+    const void *field = (const char *)c + option->offset;
+    switch (option->type) {
+    case AX_OPT_BOOL:
+        return json_boolean(*(const bool *)field);
+    case AX_OPT_INT:
+        return json_integer(*(const int64_t *)field);
+    case AX_OPT_FLOAT:
+        return json_real(*(const double *)field);
+    case AX_OPT_QUOTA:
+        return json_integer(ax_quota_of(field, c->train.steps));
+    case AX_OPT_STRING:
+        return json_string(*(char *const *)field);
+    case AX_OPT_FLOATS:
+        return json_pack("[ff]", ((const double *)field)[0], ((const double *)field)[1]);
+    case AX_OPT_ENUM:
+        return ax_config_resumes(row) == AX_RESUME_LOGGED
+                   ? json_string(ax_option_word(option, *(const int *)field, word))
+                   : json_integer(*(const int *)field);
+    default:
+        return NULL;
+    }
+}
+
+/* Returns the values of all keys with which a resumed run does one of first … last. */
+static json_t *values_of(const ax_config *c, ax_config_resume first, ax_config_resume last)
+{
+    size_t count;
+    const ax_option *options = ax_config_options(&count);
+    json_t *values = json_object();
+    for (size_t row = 0; row < count; row++)
+        if (ax_config_resumes(row) >= first && ax_config_resumes(row) <= last)
+            json_object_set_new(values, options[row].key, value_of(c, row));
+    return values;
 }
 
 /* The name in state.json of the scales of an adapter's modules that differ from its usual one. It is no key
@@ -64,30 +122,28 @@ static json_t *alphas_of(const ax_train_run *run)
     return alphas;
 }
 
-/* Returns the values of the keys tune.* that must stay the same in a resumed run. If the run trains low-rank
- * updates, its base model must stay the same too. */
-static json_t *tune_of(const ax_train_run *run)
+/* Changes the values of the keys tune.* to what they mean for this model. If the run trains all weights, only
+ * tune.method is kept. If it trains low-rank updates, its base model must stay the same too. */
+static bool set_tune(const ax_train_run *run, json_t *identity)
 {
-    const ax_config *c = run->config;
-    char targets[128] = "";
-    if (c->tune.method == AX_CONFIG_FULL)
-        return json_pack("{s:i}", "tune.method", c->tune.method);
+    static const char *const keys[] = {"tune.rank", "tune.alpha", "tune.rslora"};
+    char targets[128] = "", base[64];
+    for (size_t i = 0; i < AX_COUNT(keys) && run->config->tune.method == AX_CONFIG_FULL; i++)
+        json_object_del(identity, keys[i]);
+    if (run->config->tune.method == AX_CONFIG_FULL)
+        return true;
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
         if (ax_model_config_update_count(&run->inputs.model, (ax_matrix)i))
             ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
-    char base[64];
     snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
-    json_t *tune = json_pack("{s:i,s:I,s:f,s:b,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
-                             (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.rslora",
-                             c->tune.rslora, "tune.targets", targets, "model.from", base);
     ax_buf blocks = {0};
     bool failed = ax_model_config_print_blocks(&run->inputs.model, &blocks) != AX_OK ||
-                  json_object_set_new(tune, "tune.layers", json_string(blocks.data)) ||
-                  json_object_set_new(tune, alphas_name, alphas_of(run));
+                  json_object_set_new(identity, "tune.targets", json_string(targets)) ||
+                  json_object_set_new(identity, "model.from", json_string(base)) ||
+                  json_object_set_new(identity, "tune.layers", json_string(blocks.data)) ||
+                  json_object_set_new(identity, alphas_name, alphas_of(run));
     ax_buf_fini(&blocks);
-    if (failed)
-        json_decref(tune);
-    return failed ? NULL : tune;
+    return !failed;
 }
 
 /* Adds the values that identify the base of the adapter that the run trains, as the member `base`: an
@@ -109,18 +165,6 @@ static bool any_mask(const ax_train_run *run)
     return any;
 }
 
-/* Returns the values of the keys data.goldfish.* that must stay the same in a resumed run. */
-static json_t *goldfish_of(const ax_train_run *run)
-{
-    const ax_config *c = run->config;
-    /* If the goldfish loss is off, its other keys have no effect. The key window has an effect with kind
-     * hashed only. */
-    const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
-    return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
-                     "data.goldfish.window", (json_int_t)(hashed ? c->data.goldfish.window : 0),
-                     "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
-}
-
 ax_data_packing ax_train_packing(const ax_train_run *run)
 {
     int masked = 0;
@@ -134,45 +178,40 @@ ax_data_packing ax_train_packing(const ax_train_run *run)
 /* The values of data.last_row in state.json, which is no key of the configuration. */
 static const char *last_row(bool left_out) { return left_out ? "left out" : "padded"; }
 
-json_t *ax_train_identity(const ax_train_run *run)
+/* Changes the values of keys that have no effect, or another one than they say, with this run's data. */
+static bool set_data(const ax_train_run *run, json_t *identity)
 {
     const ax_config *c = run->config;
-    json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
-    /* data.loss is left out if no source has a mask, because data.loss then makes no difference. */
-    json_t *loss = !any_mask(run)
-                       ? NULL
-                       : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
-    json_t *identity = json_pack(
-        "{s:I,s:I,s:I,s:i,s:b,s:i,s:i,s:s,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
-        "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
-        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack",
-        ax_train_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
-        "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
-    bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
-                  json_object_update(identity, tune) || !add_base_facts(run, identity);
-    json_decref(goldfish);
-    json_decref(tune);
-    if (failed)
-        json_decref(identity);
-    return failed ? NULL : identity;
+    const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
+    const int loss = c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS;
+    if (!any_mask(run))
+        json_object_del(identity, "data.loss");
+    return (!any_mask(run) || !json_object_set_new(identity, "data.loss", json_integer(loss))) &&
+           (on || !json_object_set_new(identity, "data.goldfish.kind", json_integer(0))) &&
+           (hashed || !json_object_set_new(identity, "data.goldfish.window", json_integer(0))) &&
+           !json_object_set_new(identity, "data.pack", json_integer(ax_train_packing(run))) &&
+           !json_object_set_new(identity, "data.last_row", json_string(last_row(run->inputs.full_rows))) &&
+           !json_object_set_new(identity, "data.train", source_list(run));
+}
+
+json_t *ax_train_identity(const ax_train_run *run)
+{
+    json_t *identity = values_of(run->config, AX_RESUME_RUN, AX_RESUME_WEIGHTS);
+    if (set_data(run, identity) && set_tune(run, identity) && add_base_facts(run, identity))
+        return identity;
+    json_decref(identity);
+    return NULL;
 }
 
 json_t *ax_train_settings(const ax_train_run *run)
 {
-    const ax_config *c = run->config;
-    const char *precision = ax_config_dtype_name(c->train.precision);
-    json_t *dropout = c->tune.method == AX_CONFIG_LORA ? json_real(c->tune.dropout) : NULL;
-    return json_pack(
-        "{s:o*,s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "data.bos",
-        ax_train_can_frame(run) ? json_boolean(c->data.bos) : NULL, "tune.dropout", dropout, "train.steps",
-        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
-        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
-        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
-        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
-        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
-        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
-        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
-        c->optim.min_lr, "optim.decay", c->optim.decay);
+    json_t *settings = values_of(run->config, AX_RESUME_LOGGED, AX_RESUME_LOGGED);
+    if (!ax_train_can_frame(run))
+        json_object_del(settings, "data.bos");
+    if (run->config->tune.method == AX_CONFIG_FULL)
+        json_object_del(settings, "tune.dropout");
+    json_object_set_new(settings, "train.recompute", json_integer(run->plan.options.recompute));
+    return settings;
 }
 
 /* ---- descriptions of earlier versions ------------------------------------------------------------ */
@@ -203,32 +242,48 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
- * all weights, or updates with the usual scale and no dropout, on full rows of consecutive tokens, without
- * goldfish loss, on texts without special tokens. */
+/* Adds `value` to the saved values unless they have the key. */
+static void add_new(json_t *saved, const char *key, json_t *value)
+{
+    if (json_object_get(saved, key))
+        json_decref(value);
+    else
+        json_object_set_new(saved, key, value);
+}
+
+/* Adds the defaults of the keys that earlier versions did not have. But a key of `idle` may be missing
+ * because it had no effect. */
+static void add_defaults(json_t *saved, ax_config_resume first, ax_config_resume last)
+{
+    static const char *const idle[] = {"data.loss", "tune.rank", "tune.alpha"};
+    size_t count;
+    const ax_option *options = ax_config_options(&count);
+    ax_config defaults = {.set = NULL};
+    if (ax_option_set_create(options, count, &defaults, &defaults.set) != AX_OK)
+        return;
+    json_t *values = values_of(&defaults, first, last);
+    for (size_t i = 0; i < AX_COUNT(idle); i++)
+        json_object_del(values, idle[i]);
+    json_object_update_missing(saved, values);
+    json_decref(values);
+    ax_config_fini(&defaults);
+}
+
+/* Adds keys that earlier versions did not have: first those whose default is not what these versions did.
+ * They trained on full rows of consecutive tokens, without goldfish loss, on texts without special tokens. */
 static void add_new_keys(const ax_train_run *run, const json_t *state)
 {
-    static const char *const keys[] = {"data.pack",          "data.long",
-                                       "data.goldfish.k",    "data.goldfish.window",
-                                       "data.goldfish.kind", "tune.method"};
-    _Static_assert(AX_CONFIG_FULL == 0 && AX_PACK_STREAM == 0 && AX_LONG_SPLIT == 0,
-                   "the values of tune.method, data.pack and data.long");
     json_t *saved = json_object_get(state, "run"), *settings = json_object_get(state, "settings");
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        if (saved && !json_object_get(saved, keys[i]))
-            json_object_set_new(saved, keys[i], json_integer(0));
-    if (saved && !json_object_get(saved, "data.last_row"))
-        json_object_set_new(saved, "data.last_row", json_string(last_row(true)));
-    if (saved && !json_object_get(saved, "tune.rslora"))
-        json_object_set_new(saved, "tune.rslora", json_false());
+    add_new(saved, "data.pack", json_integer(AX_PACK_STREAM));
+    add_new(saved, "data.last_row", json_string(last_row(true)));
+    add_new(saved, "data.goldfish.window", json_integer(0));
+    add_new(settings, "data.bos", json_false());
+    add_defaults(saved, AX_RESUME_RUN, AX_RESUME_WEIGHTS);
+    add_defaults(settings, AX_RESUME_LOGGED, AX_RESUME_LOGGED);
     if (saved && json_object_get(saved, "tune.targets") && !json_object_get(saved, "tune.layers"))
         json_object_set_new(saved, "tune.layers", json_string("all"));
-    if (saved && !json_object_get(saved, alphas_name) && run->config->tune.method == AX_CONFIG_LORA)
-        json_object_set_new(saved, alphas_name, alphas_of(run)); /* was not written, and is taken as it is */
-    if (settings && !json_object_get(settings, "data.bos"))
-        json_object_set_new(settings, "data.bos", json_false());
-    if (settings && !json_object_get(settings, "tune.dropout"))
-        json_object_set_new(settings, "tune.dropout", json_real(0));
+    if (run->config->tune.method == AX_CONFIG_LORA)
+        add_new(saved, alphas_name, alphas_of(run)); /* was not written, and is taken as it is */
 }
 
 void ax_train_convert_state(const ax_train_run *run, json_t *state)
@@ -313,13 +368,10 @@ static ax_status describe_change(const ax_train_run *run, const change *c, ax_bu
     return status;
 }
 
-/* Returns true if a new run that starts from a checkpoint of another run may change the key. Such a run may
- * change the keys data.* and train.* and the length of rows, but not the model, the optimizer or what is
- * trained. */
+/* Returns true if a new run that starts from a checkpoint of another run may change the key. */
 static bool may_differ(const ax_train_run *run, const char *key)
 {
-    return run->resume.new_run &&
-           (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
+    return run->resume.new_run && (resumes(key) == AX_RESUME_RUN || !strcmp(key, "data.last_row"));
 }
 
 /* Returns true if two lists of sources (source_list) are equal, but for how often sources with epochs are

@@ -171,6 +171,8 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
 /* Returns the axes that have a size above 1 and that the strategy does not use; the set is empty if the grid
  * fits the strategy. (ax_model_check_grid also checks whether the grid fits a model and a batch.) */
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
+/* Returns the number of ranks that split a dim of this role (AX_ROLE_…) in a grid of this size. */
+int64_t ax_strategy_ranks(const ax_strategy *strategy, ax_role role, ax_grid_size size);
 
 /* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
  * several dims have the same axis, the axis splits only the first of these dims: with strategy axonn the

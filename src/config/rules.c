@@ -144,19 +144,47 @@ static void check_model(ax_config *cfg)
     check_whole(cfg, model);
 }
 
-/* Returns the number of ranks among which the rows of a batch are divided. */
-static int64_t batch_ranks(const ax_config *cfg) { return cfg->grid.data * cfg->grid.z; }
+/* Prints the configuration key of a grid axis, such as "grid.x". */
+static const char *axis_key(ax_axis axis, char out[16])
+{
+    snprintf(out, 16, "grid.%s", ax_axis_name(axis));
+    return out;
+}
+
+/* Returns the axes that divide the rows of a batch: those of strategy axonn, which uses all. (With another
+ * strategy the axes that it does not use have size 1.) */
+static const ax_axes *batch_axes(void) { return &ax_strategy_at(0)->of[AX_ROLE_BATCH]; }
+
+static int64_t batch_ranks(const ax_config *cfg)
+{
+    return ax_strategy_ranks(ax_strategy_at(0), AX_ROLE_BATCH, ax_config_grid(cfg));
+}
+
+/* Returns true if the keys of the batch and of the axes that divide it have valid values. */
+static bool batch_ok(const ax_config *cfg)
+{
+    bool ok = both_ok(cfg, "train.global_batch", "train.micro_batch");
+    char key[16];
+    for (int i = 0; i < batch_axes()->n; i++)
+        ok = ok && ax_option_ok(cfg->set, axis_key(batch_axes()->a[i], key));
+    return ok;
+}
 
 /* Prints the number that must divide train.global_batch, as a product of keys with their values. */
 static const char *batch_factors(const ax_config *cfg, char out[128])
 {
-    if (batch_ranks(cfg) == 1)
-        snprintf(out, 128, "train.micro_batch (%" PRId64 ")", cfg->train.micro_batch);
-    else
-        snprintf(
-            out, 128,
-            "train.micro_batch x grid.data x grid.z (%" PRId64 " x %" PRId64 " x %" PRId64 " = %" PRId64 ")",
-            cfg->train.micro_batch, cfg->grid.data, cfg->grid.z, cfg->train.micro_batch * batch_ranks(cfg));
+    const ax_axes *axes = batch_axes();
+    const int64_t micro = cfg->train.micro_batch, ranks = batch_ranks(cfg);
+    char key[16];
+    snprintf(out, 128, "train.micro_batch");
+    for (int i = 0; i < axes->n && ranks > 1; i++)
+        ax_text_add(out, 128, " x %s", axis_key(axes->a[i], key));
+    ax_text_add(out, 128, " (%" PRId64, micro);
+    for (int i = 0; i < axes->n && ranks > 1; i++)
+        ax_text_add(out, 128, " x %d", ax_grid_size_along(ax_config_grid(cfg), axes->a[i]));
+    if (ranks > 1)
+        ax_text_add(out, 128, " = %" PRId64, micro * ranks);
+    ax_text_add(out, 128, ")");
     return out;
 }
 
@@ -171,7 +199,7 @@ static void add_choices(char *out, size_t size, int64_t a, int64_t b)
 
 static void check_batch(ax_config *cfg)
 {
-    if (!both_ok(cfg, "train.global_batch", "train.micro_batch") || !both_ok(cfg, "grid.data", "grid.z"))
+    if (!batch_ok(cfg))
         return;
     int64_t global = cfg->train.global_batch, rows = cfg->train.micro_batch * batch_ranks(cfg);
     if (global % rows == 0)
@@ -238,13 +266,6 @@ void config_check_goldfish(ax_config *cfg)
 
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
-/* Prints the configuration key of a grid axis, such as "grid.x". */
-static const char *axis_key(ax_axis axis, char out[16])
-{
-    snprintf(out, 16, "grid.%s", ax_axis_name(axis));
-    return out;
-}
-
 static void check_grid(ax_config *cfg)
 {
     const ax_strategy *s;
@@ -308,8 +329,7 @@ static void check_pipe_keys(ax_config *cfg)
 /* Checks that the schedule interleaved can run the number of micro-batches that train.global_batch has. */
 static void check_chunks(ax_config *cfg)
 {
-    if (!both_ok(cfg, "pipe.schedule", "pipe.chunks") ||
-        !both_ok(cfg, "train.global_batch", "train.micro_batch") || !both_ok(cfg, "grid.data", "grid.z") ||
+    if (!both_ok(cfg, "pipe.schedule", "pipe.chunks") || !batch_ok(cfg) ||
         !ax_option_ok(cfg->set, "grid.pipe"))
         return;
     int64_t rows = cfg->train.micro_batch * batch_ranks(cfg), global = cfg->train.global_batch;
@@ -401,14 +421,13 @@ static int64_t grid_ranks(const ax_config *cfg, char key[16])
     return ax_grid_size_ranks(size);
 }
 
-/* Gives the ranks that the other axes leave over to the axis along which they divide the batch: data or, with
- * a strategy without it (fsdp), z. Does nothing if the user has set the size of that axis, or the other axes
- * do not divide the number of ranks. */
+/* Gives the ranks that the other axes leave over to the first axis along which the strategy divides the
+ * batch: data, or z with fsdp. Does nothing if the user has set the size of that axis, or the other axes do
+ * not divide the number of ranks. */
 static ax_status spread_ranks(ax_config *cfg, int ranks, int64_t product, const ax_strategy *strategy)
 {
-    const ax_grid_size data = {.of = {[AX_DATA] = 2}};
-    const char *key = ax_strategy_lacks(strategy, data) ? "grid.z" : "grid.data";
-    char size[16], place[32];
+    char key[16], size[16], place[32];
+    axis_key(strategy->of[AX_ROLE_BATCH].a[0], key);
     if (ranks % product || ax_config_given(cfg, key))
         return AX_OK;
     snprintf(size, sizeof size, "%" PRId64, ranks / product);

@@ -4,25 +4,16 @@
 
 #include <stdio.h>
 
-/* Returns the number of ranks along `axes` in a grid of size `size`. */
-static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
-{
-    int64_t ranks = 1;
-    for (int i = 0; i < axes->n; i++)
-        ranks *= ax_grid_size_along(size, axes->a[i]);
-    return ranks;
-}
-
 static int64_t rows_of(const ax_grid_load *load, ax_grid_size size)
 {
-    return ax_max(load->micro_batch, 1) * ranks_along(size, &load->strategy->of[AX_ROLE_BATCH]);
+    return ax_max(load->micro_batch, 1) * ax_strategy_ranks(load->strategy, AX_ROLE_BATCH, size);
 }
 
 static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
 {
     const ax_model_config *m = load->model;
     return !m ||
-           ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_INNER]));
+           ax_heads_fit(m->heads, m->kv_heads, (int)ax_strategy_ranks(load->strategy, AX_ROLE_INNER, size));
 }
 
 /* Returns true if the model is not known yet, or has at least as many units as the grid has pipeline stages.

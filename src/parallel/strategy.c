@@ -96,6 +96,15 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
     return lacking;
 }
 
+int64_t ax_strategy_ranks(const ax_strategy *strategy, ax_role role, ax_grid_size size)
+{
+    const ax_axes *axes = &strategy->of[role];
+    int64_t ranks = 1;
+    for (int i = 0; i < axes->n; i++)
+        ranks *= ax_grid_size_along(size, axes->a[i]);
+    return ranks;
+}
+
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
 /* The bits of an ax_role. The low ROLE_BITS bits are the AX_ROLE_… constant. The higher bits are 0 if no axis

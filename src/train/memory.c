@@ -136,7 +136,8 @@ static ax_status suggest_micro_batch(const ax_train_run *run, const change *base
 {
     const ax_engine_options *options = &run->plan.options;
     int64_t most = options->micro_batch;
-    int64_t share = options->global_batch / (run->config->grid.data * run->config->grid.z);
+    int64_t share =
+        options->global_batch / ax_strategy_ranks(run->plan.parallel.strategy, AX_ROLE_BATCH, run->plan.grid);
     for (int full = 0; full < 2; full++)
         for (int64_t micro = most; micro > 0; micro = micro > 1 ? ax_divisor_below(share, micro - 1) : 0) {
             if ((!full && micro == most) || !ax_config_fits_pipe(run->config, micro))

@@ -43,13 +43,14 @@ static ax_status compare_lines(const ax_option_set *set, const char *mine, const
 /* Gives the grid all ranks (ax_config_take_ranks), and logs what it chose if the configuration did not. */
 static ax_status take_ranks(const ax_train_run *run)
 {
-    const ax_config *c = run->config;
-    const int64_t data = c->grid.data, z = c->grid.z;
+    const ax_grid_size before = ax_config_grid(run->config);
     AX_TRY(ax_config_take_ranks(run->config, ax_comm_size(run->world)));
-    if ((data != c->grid.data || z != c->grid.z) && ax_train_first(run))
-        ax_log(AX_LOG_INFO, "%s is %lld: the ranks that no other key of the grid uses divide each batch",
-               data != c->grid.data ? "grid.data" : "grid.z",
-               (long long)(data != c->grid.data ? c->grid.data : c->grid.z));
+    const ax_grid_size now = ax_config_grid(run->config);
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (now.of[a] != before.of[a] && ax_train_first(run))
+            ax_log(AX_LOG_INFO,
+                   "grid.%s is %d: the ranks that no other key of the grid uses divide each batch",
+                   ax_axis_name((ax_axis)a), now.of[a]);
     return AX_OK;
 }
 

@@ -17,7 +17,6 @@ static ax_status plan_grid(ax_train_run *run) { return ax_train_plan_grid(run, &
 static ax_status plan_ranks(ax_train_run *run) { return ax_train_plan_ranks(run, &run->plan); }
 static ax_status plan_threads(ax_train_run *run) { return ax_train_plan_threads(run, &run->plan); }
 static ax_status plan_step(ax_train_run *run) { return ax_train_plan_step(run, &run->plan); }
-static ax_status plan_schedule(ax_train_run *run) { return ax_train_plan_schedule(run, &run->plan); }
 static ax_status plan_engine(ax_train_run *run) { return ax_train_plan_engine(run, &run->plan); }
 static ax_status find_resume(ax_train_run *run) { return ax_train_find_resume(run, &run->resume); }
 static ax_status resume_runtime(ax_train_run *run) { return ax_train_resume_runtime(run); }
@@ -70,9 +69,14 @@ static ax_status restore_position(ax_train_run *run)
     run->state.tokens = at.tokens;
     run->state.eval_pending = at.eval_pending;
     AX_TRY(ax_train_derive_steps(run, at.step, read));
-    AX_TRY(plan_schedule(run)); /* planned again, because epochs in data.train may have set train.steps */
-    AX_TRY(ax_train_log_changes(run));
     return ax_train_create_sampler(run, at.step, read, &run->state.sampler);
+}
+
+/* Plans the learning rate, once train.steps is known: epochs in data.train may have set it. */
+static ax_status plan_schedule(ax_train_run *run)
+{
+    AX_TRY(ax_train_plan_schedule(run, &run->plan));
+    return ax_train_log_changes(run);
 }
 
 /* Sets which ranks agree whether to abandon a step after a signal. While the step's rows are chosen, these
@@ -148,7 +152,6 @@ ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose)
                  {"ranks", plan_ranks, EACH, AX_TRAIN_PLANS},
                  {"threads", plan_threads, EACH, AX_TRAIN_PLANS},
                  {"optimizer", plan_step, EACH, AX_TRAIN_PLANS},
-                 {"schedule", plan_schedule, EACH, AX_TRAIN_PLANS},
                  {"memory plan", plan_engine, EACH, AX_TRAIN_PLANS},
                  {"runtime settings of the checkpoint", resume_runtime, EACH, AX_TRAIN_TRAINS},
                  {"files beside the model", find_files, FIRST, AX_TRAIN_TRAINS},
@@ -156,6 +159,7 @@ ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose)
                  {"memory plan of the data's rows", plan_rows, EACH, AX_TRAIN_TRAINS},
                  {"chat template", carry_template, FIRST, AX_TRAIN_TRAINS},
                  {"position", restore_position, EACH, AX_TRAIN_TRAINS},
+                 {"schedule", plan_schedule, EACH, AX_TRAIN_PLANS},
                  {"allocation", allocate, EACH, AX_TRAIN_TRAINS},
                  {"room on the disk", check_space, FIRST, AX_TRAIN_TRAINS},
                  {"trace", open_trace, EACH, AX_TRAIN_TRAINS},

@@ -34,7 +34,7 @@ typedef struct ax_engine_options {
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
-    ax_param_orders *orders;
+    ax_param_uses *uses;
     ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
                          communicator for each */
     int64_t *costs; /* costs of the embedding, of each block and of the head, by which the layers are divided

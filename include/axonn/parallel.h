@@ -388,7 +388,7 @@ typedef struct ax_param_set {
     int slots;        /* optimizer state arrays per parameter that is trained */
     ax_memory memory; /* bytes on this rank, by class */
     ax_param_block block[AX_PARAM_BLOCKS];
-    struct ax_param_flow *flow; /* collectives in flight, ax_param_orders, buckets of gradients */
+    struct ax_param_flow *flow; /* collectives in flight, ax_param_uses, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
@@ -420,7 +420,8 @@ AX_MUST_CHECK ax_status ax_param_set_reserve_messages(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
 /* Tells the set whether the next backward pass is the step's last one for its layers (`last`). If `last` is
  * true, the reduction of a bucket of gradients (ax_param_set_sync_grad) starts during this backward pass, as
- * soon as each gradient of the bucket has received as many contributions as in the micro-batch before.
+ * soon as each gradient of the bucket has received as many contributions as in the micro-batch before (or as
+ * ax_param_set_learn_uses said).
  * Otherwise ax_param_set_sync_grad starts it. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
@@ -439,15 +440,16 @@ AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq
  * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 
-/* The orders in which the tasks of a parameter set acquire parameters, each recorded in the task's first run.
- * Prefetching all-gathers in the recorded order changes the order of frame allocations. So the orders
- * recorded in the dry run are copied to the real set, whose tasks then make the same allocations as planned.
- * ax_param_set_take_orders returns a copy, which the caller owns; ax_param_set_learn_orders sets the orders
- * of a set with the same parameters. Not collective. */
-typedef struct ax_param_orders ax_param_orders;
-AX_MUST_CHECK ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out);
-AX_MUST_CHECK ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders);
-void ax_param_orders_destroy(ax_param_orders **orders);
+/* How the tasks of a parameter set use its parameters: the order in which each task acquires them, recorded
+ * in the task's first run, and how many contributions each gradient gets in a micro-batch. Prefetching
+ * all-gathers in the recorded order changes the order of frame allocations. So what the dry run recorded is
+ * copied to the real set, whose tasks then make the same allocations as planned, and whose first step reduces
+ * gradients as early as later ones. ax_param_set_take_uses returns a copy, which the caller owns;
+ * ax_param_set_learn_uses sets the uses of a set with the same parameters. Not collective. */
+typedef struct ax_param_uses ax_param_uses;
+AX_MUST_CHECK ax_status ax_param_set_take_uses(const ax_param_set *set, ax_param_uses **out);
+AX_MUST_CHECK ax_status ax_param_set_learn_uses(ax_param_set *set, const ax_param_uses *uses);
+void ax_param_uses_destroy(ax_param_uses **uses);
 
 #ifdef __cplusplus
 }

@@ -110,7 +110,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
     if (plan)
-        AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
+        AX_TRY(ax_param_set_learn_uses(e->set, plan->uses));
     AX_TRY(
         ax_pipeline_create(e->model, e->rows, o->seq_len, o->global_batch / e->rows, o->optim, &e->pipeline));
     AX_TRY(make_slots(e, plan, frame_bytes));

@@ -59,7 +59,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
     AX_TRY(ax_param_set_reserve_messages(e->set));
     AX_TRY(dry_run_tasks(e));
-    AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
+    AX_TRY(ax_param_set_take_uses(e->set, &out->uses));
     out->costs = e->costs;
     e->costs = NULL;
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
@@ -102,7 +102,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
 void ax_engine_plan_fini(ax_engine_plan *plan)
 {
     ax_frame_plan_destroy(&plan->frame);
-    ax_param_orders_destroy(&plan->orders);
+    ax_param_uses_destroy(&plan->uses);
     free(plan->axes);
     free(plan->costs);
     *plan = (ax_engine_plan){0};

@@ -46,9 +46,8 @@ typedef struct ax_param_live {
                            `done` those that were added to the gradient */
     const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
                            the padding of its reduce-scatter */
-    int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
-                          last earlier micro-batch that had any */
-    int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
+    int now;            /* number of contributions that were added in this micro-batch */
+    int bucket;         /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
 } ax_param_live;
 
 /* A bucket: parameters whose accumulated gradients are adjacent in memory and are reduced by one all-reduce,
@@ -82,9 +81,11 @@ typedef struct ax_param_order {
     int n, capacity, *at;
 } ax_param_order;
 
-struct ax_param_orders {
+struct ax_param_uses {
     int n;
     ax_param_order *order;
+    int params, *contributions; /* of each of `params` parameters: number of contributions in the last earlier
+                                   micro-batch that had any */
 };
 
 /* The arrays whose squares kernel sumsq sums: the master weights or the gradients of a set. */
@@ -96,8 +97,8 @@ typedef struct ax_param_sums {
 typedef struct ax_param_flow {
     ax_param_live *live;
     ax_param_sums sums[2]; /* sums[0]: of the master weights; sums[1]: of the gradients */
-    ax_param_orders orders;
-    int running;         /* index, in `orders`, of the running task's order; -1: none */
+    ax_param_uses uses;
+    int running;         /* index, in `uses`, of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
                             weight to prefetch */
     ax_param_contribution ring[AX_PARAM_RING]; /* contributions in flight: `pending` ones, from `oldest` on */
@@ -127,7 +128,7 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor 
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
-/* Waits for all collectives of a parameter set that use the frame's memory, and stores in `expected` how many
+/* Waits for all collectives of a parameter set that use the frame's memory, and stores in `uses` how many
  * contributions each gradient got since the last call, unless it got none. Callback for ax_frame_at_end. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
@@ -160,6 +161,6 @@ AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
 AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);
 void ax_param_sums_free(ax_param_set *set);
 
-void ax_param_orders_fini(ax_param_orders *orders);
+void ax_param_uses_fini(ax_param_uses *uses);
 
 #endif

@@ -16,18 +16,18 @@
 
 /* ---- the order of a task ------------------------------------------------------------------------- */
 
-static ax_status find_order(ax_param_orders *orders, const char *task, int *out)
+static ax_status find_order(ax_param_uses *uses, const char *task, int *out)
 {
-    for (*out = 0; *out < orders->n; ++*out)
-        if (!strcmp(orders->order[*out].task, task))
+    for (*out = 0; *out < uses->n; ++*out)
+        if (!strcmp(uses->order[*out].task, task))
             return AX_OK;
-    ax_param_order *order = realloc(orders->order, (size_t)(orders->n + 1) * sizeof *order);
+    ax_param_order *order = realloc(uses->order, (size_t)(uses->n + 1) * sizeof *order);
     AX_CHECK(order, AX_ERR_MEMORY,
              "not enough host memory to record the order in which task \"%s\" uses the weights", task);
-    orders->order = order;
-    order[orders->n] = (ax_param_order){.n = 0};
-    snprintf(order[orders->n].task, sizeof order->task, "%s", task);
-    orders->n++;
+    uses->order = order;
+    order[uses->n] = (ax_param_order){.n = 0};
+    snprintf(order[uses->n].task, sizeof order->task, "%s", task);
+    uses->n++;
     return AX_OK;
 }
 
@@ -53,12 +53,12 @@ static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
     ax_param_flow *f = set->flow;
     if (f->running < 0) {
         AX_TRY(ax_frame_at_end(frame, ax_param_set_end, set));
-        AX_TRY(find_order(&f->orders, ax_frame_task_name(frame), &f->running));
+        AX_TRY(find_order(&f->uses, ax_frame_task_name(frame), &f->running));
         f->position = f->ahead = 0;
-        ax_param_order *order = &f->orders.order[f->running];
+        ax_param_order *order = &f->uses.order[f->running];
         order->n = order->known ? order->n : 0;
     }
-    ax_param_order *order = &f->orders.order[f->running];
+    ax_param_order *order = &f->uses.order[f->running];
     if (order->known && (f->position == order->n || order->at[f->position] != index)) {
         order->known = false;
         order->n = f->position;
@@ -147,7 +147,7 @@ static bool is_started(const ax_param_flow *f, const ax_param_order *order)
 static ax_status prefetch(ax_param_set *set, ax_frame *frame)
 {
     ax_param_flow *f = set->flow;
-    const ax_param_order *order = &f->orders.order[f->running];
+    const ax_param_order *order = &f->uses.order[f->running];
     if (!order->known || !set->ctx->parallel.overlap.oag)
         return AX_OK;
     for (; f->ahead < order->n && f->ahead < f->position + AX_PARAM_AHEAD; f->ahead++) {
@@ -207,7 +207,7 @@ ax_status ax_param_gathers_end(ax_param_set *set)
         f->live[i].place = NULL;
     }
     if (f->running >= 0)
-        f->orders.order[f->running].known = true;
+        f->uses.order[f->running].known = true;
     f->running = -1;
     return AX_OK;
 }
@@ -240,26 +240,29 @@ ax_status ax_param_all_gather(ax_param *p)
                          &p->live->all_gather);
 }
 
-/* ---- orders from run to run ---------------------------------------------------------------------- */
+/* ---- uses from run to run ------------------------------------------------------------------------ */
 
-void ax_param_orders_fini(ax_param_orders *orders)
+void ax_param_uses_fini(ax_param_uses *uses)
 {
-    for (int i = 0; i < orders->n; i++)
-        free(orders->order[i].at);
-    free(orders->order);
-    *orders = (ax_param_orders){0};
+    for (int i = 0; i < uses->n; i++)
+        free(uses->order[i].at);
+    free(uses->order);
+    free(uses->contributions);
+    *uses = (ax_param_uses){0};
 }
 
-void ax_param_orders_destroy(ax_param_orders **orders)
+void ax_param_uses_destroy(ax_param_uses **uses)
 {
-    if (*orders)
-        ax_param_orders_fini(*orders);
-    free(*orders);
-    *orders = NULL;
+    if (*uses)
+        ax_param_uses_fini(*uses);
+    free(*uses);
+    *uses = NULL;
 }
 
-static ax_status copy_orders(const ax_param_orders *from, ax_param_orders *to)
+/* Copies what `from` has recorded to `to`, which is of as many parameters. */
+static ax_status copy_uses(const ax_param_uses *from, ax_param_uses *to)
 {
+    memcpy(to->contributions, from->contributions, (size_t)from->params * sizeof *to->contributions);
     for (int i = 0; i < from->n; i++) {
         int to_index;
         const ax_param_order *order = &from->order[i];
@@ -272,23 +275,25 @@ static ax_status copy_orders(const ax_param_orders *from, ax_param_orders *to)
     return AX_OK;
 }
 
-ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out)
+ax_status ax_param_set_take_uses(const ax_param_set *set, ax_param_uses **out)
 {
+    const ax_param_uses *from = &set->flow->uses;
     AX_TRY(ax_calloc(1, sizeof **out, out));
-    ax_status status = copy_orders(&set->flow->orders, *out);
+    (*out)->params = from->params;
+    ax_status status = ax_calloc((size_t)from->params, sizeof *from->contributions, &(*out)->contributions);
+    if (status == AX_OK)
+        status = copy_uses(from, *out);
     if (status != AX_OK)
-        ax_param_orders_destroy(out);
+        ax_param_uses_destroy(out);
     return status;
 }
 
-ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders)
+ax_status ax_param_set_learn_uses(ax_param_set *set, const ax_param_uses *uses)
 {
-    for (int i = 0; i < orders->n; i++)
-        for (int k = 0; k < orders->order[i].n; k++)
-            AX_CHECK(orders->order[i].at[k] < set->n, AX_ERR_INTERNAL,
-                     "ax_param_set_learn_orders: the order in which task \"%s\" acquires weights was "
-                     "recorded with "
-                     "another set of parameters; pass the orders of a dry run of the same model",
-                     orders->order[i].task);
-    return copy_orders(orders, &set->flow->orders);
+    AX_CHECK(
+        uses->params == set->n, AX_ERR_INTERNAL,
+        "ax_param_set_learn_uses: the uses of %d parameters were recorded, but the set has %d: pass those "
+        "of a dry run of the same model",
+        uses->params, set->n);
+    return copy_uses(uses, &set->flow->uses);
 }

@@ -133,7 +133,7 @@ static ax_status count_contribution(ax_param *p)
     ax_param_set *set = p->set;
     ax_param_live *live = p->live;
     live->done++;
-    if (++live->now != live->expected || !set->flow->last || live->bucket < 0)
+    if (++live->now != set->flow->uses.contributions[live->index] || !set->flow->last || live->bucket < 0)
         return AX_OK;
     ax_param_bucket *b = &set->flow->bucket[live->bucket];
     return --b->missing ? AX_OK : start_bucket(set, b);
@@ -421,7 +421,8 @@ ax_status ax_param_set_end(void *user)
     AX_TRY(ax_param_gathers_end(set));
     for (int i = 0; i < set->n; i++) {
         ax_param_live *live = &set->flow->live[i];
-        live->expected = live->now ? live->now : live->expected;
+        if (live->now)
+            set->flow->uses.contributions[i] = live->now;
         live->now = 0;
     }
     return AX_OK;

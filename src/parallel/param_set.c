@@ -206,6 +206,9 @@ static ax_status make_flow(ax_param_set *set)
     AX_TRY(ax_calloc(1, sizeof *set->flow, &set->flow));
     set->flow->running = -1;
     AX_TRY(ax_calloc((size_t)set->n, sizeof *set->flow->live, &set->flow->live));
+    ax_param_uses *uses = &set->flow->uses;
+    uses->params = set->n;
+    AX_TRY(ax_calloc((size_t)set->n, sizeof *uses->contributions, &uses->contributions));
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
         p->live = &set->flow->live[i];
@@ -276,7 +279,7 @@ void ax_param_set_destroy(ax_param_set **set)
     if (s->flow) {
         ax_param_tied_free(s);
         ax_param_sums_free(s);
-        ax_param_orders_fini(&s->flow->orders);
+        ax_param_uses_fini(&s->flow->uses);
         free(s->flow->live);
         free(s->flow->bucket);
     }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
@@ -58,7 +59,7 @@ ax_emulated_switch:
     .size ax_emulated_switch, . - ax_emulated_switch
 )");
 
-__thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+AX_EMULATED_THREAD uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace
 {
@@ -84,6 +85,7 @@ struct fiber {
     void *fake_stack; /* AddressSanitizer's fake stack while it is suspended */
     state is = DONE;
     unsigned exchanges; /* warp exchanges that this thread has begun in this block */
+    size_t index;       /* of the thread in its block */
     uint3 thread;
     std::vector<async_copy> copies;
     unsigned groups; /* groups of copies that this thread has committed */
@@ -104,16 +106,23 @@ struct machine {
     fiber *current;
     void *scheduler; /* the scheduler's stack pointer while a fiber runs */
     void *fake_stack;
-    const void *own_stack;
+    void *own_stack; /* the stack of the host thread */
     size_t own_size;
     alignas(16) char shared[SHARED];
+    machine()
+    {
+        pthread_attr_t about;
+        pthread_getattr_np(pthread_self(), &about);
+        pthread_attr_getstack(&about, &own_stack, &own_size);
+        pthread_attr_destroy(&about);
+    }
     ~machine()
     {
         for (auto &f : fibers)
             munmap(f->stack, STACK);
     }
 };
-__thread machine *m;
+AX_EMULATED_THREAD machine *m;
 
 [[noreturn]] void fail(const char *what)
 {
@@ -121,29 +130,38 @@ __thread machine *m;
     abort();
 }
 
-void to_scheduler(state next)
-{
-    fiber *f = m->current;
-    f->is = next;
-#ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_start_switch_fiber(&f->fake_stack, m->own_stack, m->own_size);
-#endif
-    ax_emulated_switch(&f->at, m->scheduler);
-#ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(f->fake_stack, &m->own_stack, &m->own_size);
-#endif
-}
-
-void to_fiber(fiber *f)
+/* Continues fiber f. `from` and `fake_stack` keep what is needed to continue the caller. */
+void to_fiber(fiber *f, void **from, void **fake_stack)
 {
     m->current = f;
     threadIdx = f->thread;
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_start_switch_fiber(&m->fake_stack, f->stack, STACK);
+    __sanitizer_start_switch_fiber(fake_stack, f->stack, STACK);
+#else
+    (void)fake_stack;
 #endif
-    ax_emulated_switch(&m->scheduler, f->at);
+    ax_emulated_switch(from, f->at);
+}
+
+/* Suspends the current thread: continues the next ready thread of its warp or, if there is none, the
+ * scheduler. */
+void suspend(state next)
+{
+    fiber *f = m->current;
+    f->is = next;
+    size_t other = f->index + 1;
+    while (other % WARP && m->fibers[other]->is != READY)
+        other++;
+    if (other % WARP) {
+        to_fiber(m->fibers[other].get(), &f->at, &f->fake_stack);
+    } else {
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(m->fake_stack, nullptr, nullptr);
+        __sanitizer_start_switch_fiber(&f->fake_stack, m->own_stack, m->own_size);
+#endif
+        ax_emulated_switch(&f->at, m->scheduler);
+    }
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_finish_switch_fiber(f->fake_stack, nullptr, nullptr);
 #endif
 }
 
@@ -151,11 +169,11 @@ void to_fiber(fiber *f)
 void fiber_main()
 {
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(nullptr, &m->own_stack, &m->own_size);
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
     for (;;) {
         (*m->kernel)();
-        to_scheduler(DONE);
+        suspend(DONE);
     }
 }
 
@@ -198,17 +216,28 @@ bool release_barriers(size_t count)
     return any;
 }
 
+/* Runs f and the ready threads of its warp after it, each until it waits. */
+void run_from(fiber *f)
+{
+    to_fiber(f, &m->scheduler, &m->fake_stack);
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_finish_switch_fiber(m->fake_stack, nullptr, nullptr);
+#endif
+}
+
 /* Runs each ready thread of a warp once; in a greedy schedule, again until the warp waits for other warps. */
 void run_warp(size_t first)
 {
     for (bool on = true; on;) {
-        for (size_t i = first; i < first + WARP; i++)
-            if (m->fibers[i]->is == READY)
-                to_fiber(m->fibers[i].get());
+        size_t i = first;
+        while (i < first + WARP && m->fibers[i]->is != READY)
+            i++;
+        if (i < first + WARP)
+            run_from(m->fibers[i].get());
         on = m->how & GREEDY;
-        for (size_t i = first; i < first + WARP; i++)
+        for (i = first; i < first + WARP; i++)
             on = on && m->fibers[i]->is == AT_WARP;
-        for (size_t i = first; on && i < first + WARP; i++)
+        for (i = first; on && i < first + WARP; i++)
             m->fibers[i]->is = READY;
     }
 }
@@ -221,6 +250,7 @@ void run_block(size_t count)
         f->exchanges = 0;
         f->groups = 0;
         f->copies.clear();
+        f->index = i;
         f->thread = {(unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
                      (unsigned)(i / blockDim.x / blockDim.y)};
     }
@@ -238,15 +268,14 @@ void run_block(size_t count)
 
 void *ax_emulated_shared() { return m->shared; }
 
-void ax_emulated_block_barrier() { to_scheduler(AT_BLOCK); }
+void ax_emulated_block_barrier() { suspend(AT_BLOCK); }
 
 const unsigned char *ax_emulated_gather(const void *mine, size_t bytes)
 {
     fiber *f = m->current;
-    size_t index = (f->thread.z * blockDim.y + f->thread.y) * blockDim.x + f->thread.x;
-    unsigned char *slots = m->warps[index / WARP].value[f->exchanges++ % 2];
-    memcpy(slots + index % WARP * AX_EMULATED_SLOT, mine, bytes);
-    to_scheduler(AT_WARP);
+    unsigned char *slots = m->warps[f->index / WARP].value[f->exchanges++ % 2];
+    memcpy(slots + f->index % WARP * AX_EMULATED_SLOT, mine, bytes);
+    suspend(AT_WARP);
     return slots;
 }
 
@@ -331,8 +360,10 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
     size_t count = (size_t)block.x * block.y * block.z;
     if (count % WARP)
         fail("blocks are to have whole warps");
-    static thread_local machine own;
-    m = &own;
+    static thread_local std::unique_ptr<machine> own;
+    if (!own)
+        own = std::make_unique<machine>();
+    m = own.get();
     need_fibers(count);
     m->kernel = &thread;
     m->how = (m->how + 1) % SCHEDULES;

@@ -27,7 +27,10 @@ struct dim3 {
 struct uint3 {
     unsigned x, y, z;
 };
-extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+/* Variables of a host thread with fixed addresses relative to the thread's: kernels read them all the time.
+ */
+#define AX_EMULATED_THREAD __thread __attribute__((tls_model("initial-exec")))
+extern AX_EMULATED_THREAD uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;

@@ -2,7 +2,7 @@
 #include "axonn/ckpt.h"
 #include "axonn/data.h"
 #include "cli/cli_test.h"
-#include "support/sanitized.h"
+#include "support/sampled.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -463,17 +463,18 @@ static void a_run_in_training_is_read(void **state)
 {
     (void)state;
     ax_buf out = {0};
-    assert_int_equal(shell(AXONN
-                           " train small.yaml run.dir=going run.keep_latest=1 run.checkpoint_interval=1 "
-                           "train.steps=1000000 optim.schedule=constant 2>/dev/null & p=$!; "
-                           "until [ -s going/latest ] || ! kill -0 $p; do sleep 0.05; done; "
-                           "for i in $(seq 15); do " AXONN
-                           " eval going --data few.tok >/dev/null 2>>errors.going || echo failed; " AXONN
-                           " ckpt diff going going >/dev/null 2>>errors.going || echo failed; " AXONN
-                           " ckpt verify going >/dev/null 2>>errors.going || "
-                           "echo failed; done; kill $p; wait $p; cat errors.going",
-                           &out),
-                     0);
+    char command[4096];
+    snprintf(command, sizeof command,
+             AXONN " train small.yaml run.dir=going run.keep_latest=1 run.checkpoint_interval=1 "
+                   "train.steps=1000000 optim.schedule=constant 2>/dev/null & p=$!; "
+                   "until [ -s going/latest ] || ! kill -0 $p; do sleep 0.05; done; "
+                   "for i in $(seq %d); do " AXONN
+                   " eval going --data few.tok >/dev/null 2>>errors.going || echo failed; " AXONN
+                   " ckpt diff going going >/dev/null 2>>errors.going || echo failed; " AXONN
+                   " ckpt verify going >/dev/null 2>>errors.going || "
+                   "echo failed; done; kill $p; wait $p; cat errors.going",
+             one_of(15, 3));
+    assert_int_equal(shell(command, &out), 0);
     assert_string_equal(out.data, "");
     ax_buf_fini(&out);
 }
@@ -542,7 +543,7 @@ static void invalid_models_are_errors(void **state)
     char command[1024], verb[512];
     ax_buf out = {0};
     for (size_t i = 0; i < AX_COUNT(cases); i++)
-        for (size_t v = 0; v < AX_COUNT(verbs); v++) {
+        for (size_t v = i % (size_t)one_of(1, 3); v < AX_COUNT(verbs); v += (size_t)one_of(1, 3)) {
             assert_int_equal(shell(cases[i].make, &out), 0);
             snprintf(verb, sizeof verb, AXONN " %s", verbs[v]);
             char *at = strstr(verb, "%s");
@@ -557,6 +558,8 @@ static void selftest_passes(void **state)
 {
     (void)state;
     ax_buf out = {0};
+    if (one_of(1, 2) > 1) /* nn.layers makes the same checks */
+        skip();
     assert_int_equal(shell(AXONN " selftest --json", &out), 0);
     int checks = 0;
     for (char *rest = NULL, *line = strtok_r(out.data, "\n", &rest); line;

@@ -139,7 +139,8 @@ static void kernels_run(void **state)
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         for (int dtype = 0; dtype < AX_DTYPE_COUNT; dtype++) {
             kernel_case c;
-            for (int index = k % 7; kernel_case_build((ax_kernel)k, (ax_dtype)dtype, index, &c); index += 7) {
+            for (int index = (k + dtype) % 7; kernel_case_build((ax_kernel)k, (ax_dtype)dtype, index, &c);
+                 index += 23) {
                 void *got[KC_OPERANDS], *want[KC_OPERANDS];
                 kernel_case_run(checked, &c, 0, got);
                 kernel_case_run(plain, &c, 0, want);

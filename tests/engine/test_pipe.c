@@ -1,10 +1,10 @@
 /* engine: training on pipeline stages against the same grid with one stage (support/pipe_runs.h). The long
- * test (test_long_pipe.c) has all pairs of grids, schedules, sizes and models. Under sanitizers every other
+ * test (test_long_pipe.c) has all pairs of grids, schedules, sizes and models. Under sanitizers every third
  * setup is tested. */
 #include "support/emulated.h"
 #include "support/pipe_runs.h"
 #include "support/ranks.h"
-#include "support/sanitized.h"
+#include "support/sampled.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 static void check_setups(const pipe_setup *all, size_t n)
 {
-    for (size_t i = 0; i < n; i += SANITIZED ? 2 : 1)
+    for (size_t i = 0; i < n; i += (size_t)one_of(1, 3))
         pipe_check(&all[i]);
 }
 
@@ -221,7 +221,7 @@ static void late_messages(void **state)
 {
     (void)state;
     int others = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i += one_of(1, 2)) {
         pipe_setup s = pipe_late_setups[i];
         s.slack = i;
         others += pipe_check_late(&s, (uint64_t)(1 + 2 * i), 2);
@@ -317,14 +317,14 @@ static void stages_of_gpus(void **state)
         skip();
     assert_null(ax_device_absent("cuda"));
     emulated_delay_fn *delay = (emulated_delay_fn *)(uintptr_t)emulated_function(EMULATED_DELAY);
-    for (size_t i = 0; i < AX_COUNT(all); i += SANITIZED ? 2 : 1) {
+    for (size_t i = 0; i < AX_COUNT(all); i += (size_t)one_of(1, 4)) {
         pipe_result one, got;
         pipe_setup without = all[i];
         long fixed = 0;
         without.grid.of[AX_PIPE] = 1;
         run_counting(&without, &one, &fixed);
         fixed /= grid_ranks(without.grid);
-        for (size_t d = 0; d < AX_COUNT(delays); d++) {
+        for (size_t d = 0; d < AX_COUNT(delays); d += (size_t)one_of(1, 2)) {
             long pinned = 0;
             delay(delays[d]);
             run_counting(&all[i], &got, &pinned);

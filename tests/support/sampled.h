@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Returns n: the test runs one of n cases. That is `release` or, with a sanitizer, `sanitized`; and 1 in the
- * campaign of the test (label long, tests/CMakeLists.txt), which sets AXONN_TEST_ALL. */
+ * campaign of the test (labels long and sampled, tests/CMakeLists.txt), which sets AXONN_TEST_ALL. */
 static inline int one_of(int release, int sanitized)
 {
     return getenv("AXONN_TEST_ALL") ? 1 : SANITIZED ? sanitized : release;

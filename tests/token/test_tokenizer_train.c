@@ -2,6 +2,8 @@
  * result for any threads and chunks, and options that are refused. */
 #include "axonn/tokenizer.h"
 
+#include "support/sanitized.h"
+
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -143,7 +145,7 @@ static char *random_text(size_t n, bool newlines)
 static void independent_of_readers(void **state)
 {
     (void)state;
-    enum { N = 9 << 20 };
+    enum { N = (SANITIZED ? 5 : 9) << 20 }; /* chunks have 4 MiB */
     char dir[] = "/tmp/axonn-train-XXXXXX", path[64];
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/text", dir);
@@ -152,7 +154,7 @@ static void independent_of_readers(void **state)
     for (int newlines = 0; newlines < 2; newlines++) {
         char *text = random_text(N, newlines);
         assert_int_equal(ax_file_write_atomic(path, text, N), AX_OK);
-        for (size_t k = newlines ? 0 : 2; k < (newlines ? 2 : AX_COUNT(names)); k++) {
+        for (size_t k = newlines ? 0 : 2; k < (newlines ? 2 - SANITIZED : AX_COUNT(names)); k++) {
             supply s = {(const char *const *)&text, 1, 0};
             uint64_t hash[3];
             for (int way = 0; way < 3; way++) {

@@ -1,5 +1,6 @@
 /* Training runs of several ranks: they equal runs of one rank, can be resumed on other grids and stopped by
  * signals, and fail with one message if something is wrong on one rank only. */
+#include "support/sampled.h"
 #include "train/run_test.h"
 
 #include <math.h>
@@ -97,7 +98,7 @@ static void every_grid_trains_as_one_rank(void **state)
     (void)state;
     sh("rm -rf ref run");
     run_expect(0, "eval loss", RANK_KEYS "train.micro_batch=8 data.valid=valid.tok run.dir=ref");
-    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+    for (size_t i = 0; i < AX_COUNT(grids); i += (size_t)one_of(1, 3)) {
         sh("rm -rf run");
         run_expect(0, "eval loss", RANK_KEYS "data.valid=valid.tok %s", grids[i]);
         same_losses("ref", "run");

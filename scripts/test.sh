@@ -2,7 +2,7 @@
 # Builds axonn in several ways, runs the tests of each build, and the checks of the sources. The builds: release (gcc), dev
 # (clang with address and undefined-behaviour sanitizers), tsan, one with MPICH, and one without optional dependencies.
 # Installs missing packages on Debian 12.
-#   scripts/test.sh [--long]         --long adds the tests with the label long
+#   scripts/test.sh [--long]         --long adds the tests with the label long, and the analyzer of clang-tidy goes deeper
 # Every test program and every check counts as one. The last line is
 # "N passed, N failed" or "N passed, N failed, N skipped"; the exit code is 0 if none failed.
 set -uo pipefail
@@ -173,6 +173,9 @@ step "build dev" build_dev && {
     fi
 }
 step "build tsan" build_tsan && run_tests "test tsan" build-tsan -LE long -R "$threaded"
+if $long; then
+    export NODES=75000 # the analyzer looks for longer paths
+fi
 step "check tidy" scripts/check-tidy.sh
 
 total="$passed passed, $failed failed"

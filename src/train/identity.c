@@ -62,8 +62,9 @@ static ax_status model_facts(const ax_model_config *model, json_t **out)
     return AX_OK;
 }
 
-/* Returns the value of a key as state.json has it; NULL if it has none, or if memory is short. Words of keys
- * that may change are texts, other words their numbers. */
+/* Returns the value of a key as state.json has it; NULL if memory is short. Words of keys that may change are
+ * texts, other words their numbers. Paths and lists are null: what they mean for the run is compared instead.
+ */
 static json_t *value_of(const ax_config *c, size_t row)
 {
     size_t count;
@@ -80,7 +81,7 @@ static json_t *value_of(const ax_config *c, size_t row)
     case AX_OPT_QUOTA:
         return json_integer(ax_quota_of(field, c->train.steps));
     case AX_OPT_STRING:
-        return json_string(*(char *const *)field);
+        return *(char *const *)field ? json_string(*(char *const *)field) : json_null();
     case AX_OPT_FLOATS:
         return json_pack("[ff]", ((const double *)field)[0], ((const double *)field)[1]);
     case AX_OPT_ENUM:
@@ -88,19 +89,25 @@ static json_t *value_of(const ax_config *c, size_t row)
                    ? json_string(ax_option_word(option, *(const int *)field, word))
                    : json_integer(*(const int *)field);
     default:
-        return NULL;
+        return json_null();
     }
 }
 
-/* Returns the values of all keys with which a resumed run does one of first … last. */
+/* Returns the values of all keys with which a resumed run does one of first … last, without those that are
+ * null; NULL if memory is short. */
 static json_t *values_of(const ax_config *c, ax_config_resume first, ax_config_resume last)
 {
     size_t count;
     const ax_option *options = ax_config_options(&count);
     json_t *values = json_object();
-    for (size_t row = 0; row < count; row++)
-        if (ax_config_resumes(row) >= first && ax_config_resumes(row) <= last)
-            json_object_set_new(values, options[row].key, value_of(c, row));
+    for (size_t row = 0; row < count && values; row++) {
+        json_t *value = ax_config_resumes(row) >= first && ax_config_resumes(row) <= last ? value_of(c, row)
+                                                                                          : json_null();
+        if (!json_is_null(value) && json_object_set_new(values, options[row].key, value)) {
+            json_decref(values);
+            values = NULL;
+        }
+    }
     return values;
 }
 

@@ -98,8 +98,13 @@ void ax_train_describe(const ax_model_config *config, ax_grid_size size, char mo
 {
     snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
              (long long)config->hidden);
-    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.of[AX_DATA], size.of[AX_PIPE], size.of[AX_X],
-             size.of[AX_Y], size.of[AX_Z]);
+    size_t count;
+    const ax_option *option = ax_config_options(&count), *end = option + count;
+    for (*grid = 0; option < end; option++) /* in the order of the keys grid.* */
+        for (int a = 0; a < AX_AXES_STANDARD; a++)
+            if (!strncmp(option->key, "grid.", 5) && !strcmp(option->key + 5, ax_axis_name((ax_axis)a)))
+                ax_text_add(grid, 96, "%s%s=%d", *grid ? " " : "", option->key + 5,
+                            ax_grid_size_along(size, (ax_axis)a));
 }
 
 ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out)

@@ -92,6 +92,7 @@ struct ax_param_uses {
 typedef struct ax_param_sums {
     ax_sumsq_array *table; /* host memory, set->n entries */
     ax_sumsq_array *array; /* copy of `table` in device memory */
+    int64_t end[2]; /* where the entries of the accumulation dtype end, and those of the compute dtype */
 } ax_param_sums;
 
 typedef struct ax_param_flow {

@@ -6,12 +6,6 @@
 
 static size_t table_bytes(const ax_param_set *set) { return (size_t)set->n * sizeof(ax_sumsq_array); }
 
-static ax_dtype dtype_of(const ax_param_set *set, bool grads, int64_t i)
-{
-    const ax_param *p = set->param[i];
-    return grads ? p->grad.dtype : p->state[AX_STATE_MASTER].dtype;
-}
-
 /* Returns how many elements of parameter i this rank adds to the sum over the grid. If several ranks hold the
  * same box, only one of them adds its elements; for the other ranks the result is 0. The result is also 0 for
  * a parameter that another pipeline stage updates, and, if `grads` is true, for a parameter that is not
@@ -24,22 +18,25 @@ static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
     return counts ? p->state[AX_STATE_MASTER].n : 0;
 }
 
-/* Fills in a table with an entry for each parameter. Entries of equal dtype are adjacent, because a kernel
- * call takes arrays of one dtype: weights that are not trained may have another dtype than master weights. */
-static void fill_table(const ax_param_set *set, bool grads, ax_sumsq_array *table)
+/* Fills in a table with an entry for each parameter. Entries of the accumulation dtype come first, because a
+ * kernel call takes arrays of one dtype: weights that are not trained may have the dtype of `compute`. */
+static void fill_table(const ax_param_set *set, bool grads, ax_param_sums *s)
 {
     int64_t at = 0, first = 0;
-    for (int other = 0; other < 2; other++)
+    for (int narrow = 0; narrow < 2; narrow++) {
         for (int64_t i = 0; i < set->n; i++) {
             const ax_param *p = set->param[i];
-            if ((dtype_of(set, grads, i) != set->ctx->accum) != other)
+            const ax_param_state *master = &p->state[AX_STATE_MASTER];
+            if ((!grads && master->dtype != set->ctx->accum) != narrow)
                 continue;
-            table[at] = (ax_sumsq_array){.x = grads ? p->grad.data : p->state[AX_STATE_MASTER].data,
-                                         .n = counted(set, grads, i),
-                                         .first = first,
-                                         .to = i};
-            first += ax_ceil_div(table[at++].n, AX_SUMSQ_CHUNK);
+            s->table[at] = (ax_sumsq_array){.x = grads ? p->grad.data : master->data,
+                                            .n = counted(set, grads, i),
+                                            .first = first,
+                                            .to = i};
+            first += ax_ceil_div(s->table[at++].n, AX_SUMSQ_CHUNK);
         }
+        s->end[narrow] = at;
+    }
 }
 
 ax_status ax_param_sums_make(ax_param_set *set)
@@ -48,7 +45,7 @@ ax_status ax_param_sums_make(ax_param_set *set)
     for (int grads = 0; grads < 2; grads++) {
         ax_param_sums *s = &set->flow->sums[grads];
         AX_TRY(ax_calloc((size_t)set->n, sizeof *s->table, &s->table));
-        fill_table(set, grads, s->table);
+        fill_table(set, grads, s);
         AX_TRY(ax_ctx_alloc(ctx, table_bytes(set), (void **)&s->array));
         set->memory.bytes[AX_MEMORY_BATCH] += table_bytes(set);
         AX_TRY(ax_copy_in(ctx->stream, s->array, s->table, table_bytes(set)));
@@ -70,15 +67,15 @@ static ax_status sum(ax_param_set *set, bool grads, double *out)
 {
     const ax_param_sums *s = &set->flow->sums[grads];
     ax_axisset all = (ax_axisset)((1u << ax_grid_axes(set->ctx->grid)) - 1);
-    for (int64_t from = 0, end; from < set->n; from = end) {
-        ax_dtype dtype = dtype_of(set, grads, s->table[from].to);
-        for (end = from; end < set->n && dtype_of(set, grads, s->table[end].to) == dtype; end++)
-            ;
-        AX_TRY(ax_run_sumsq(set->ctx->stream, &(ax_sumsq_args){.arrays = end - from,
-                                                               .array = s->array + from,
-                                                               .table = s->table + from,
-                                                               .out = out,
-                                                               .dtype = dtype}));
+    for (int narrow = 0; narrow < 2; narrow++) {
+        int64_t from = narrow ? s->end[0] : 0;
+        ax_sumsq_args args = {.arrays = s->end[narrow] - from,
+                              .array = s->array + from,
+                              .table = s->table + from,
+                              .out = out,
+                              .dtype = narrow ? set->ctx->compute : set->ctx->accum};
+        if (args.arrays)
+            AX_TRY(ax_run_sumsq(set->ctx->stream, &args));
     }
     return ax_reduce_axes(set->ctx, all, out, set->n, AX_F64, AX_SUM);
 }

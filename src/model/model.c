@@ -71,12 +71,18 @@ int64_t ax_model_config_window(const ax_model_config *c, int64_t layer)
 
 void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *matmul)
 {
-    int64_t d = c->hidden, e = ax_model_config_head_dim(c), q = e * c->heads, kv = e * c->kv_heads,
-            block = 2 * d * q + 2 * d * kv + (c->gated ? 3 : 2) * d * c->ffn;
+    int64_t d = c->hidden, out, in, block = 0;
     int64_t norm =
         c->norm == AX_NORM_LAYER ? 2 * d : d; /* LayerNorm has weight and bias, RMSNorm only a weight */
-    int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : 0) + (c->no_bias.qkv ? 0 : q + 2 * kv) +
-                      (c->no_bias.proj ? 0 : d) + (c->no_bias.mlp ? 0 : (c->gated ? 2 : 1) * c->ffn + d);
+    int64_t vectors = 2 * norm + (c->head_norms ? 2 * ax_model_config_head_dim(c) : 0);
+    for (int m = 0; m < AX_MATRIX_OF_BLOCK; m++)
+        if (ax_model_config_matrix(c, (ax_matrix)m, &out, &in)) {
+            bool none = m < AX_MATRIX_PROJ   ? c->no_bias.qkv
+                        : m > AX_MATRIX_PROJ ? c->no_bias.mlp
+                                             : c->no_bias.proj;
+            block += out * in;
+            vectors += none ? 0 : out;
+        }
     int64_t positions = c->rope.theta > 0 ? 0 : c->seq_len;
     *matmul = c->layers * block + c->vocab * d;
     *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;

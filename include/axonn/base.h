@@ -128,6 +128,21 @@ AX_MUST_CHECK ax_status ax_buf_reserve(ax_buf *buf, size_t extra);
 AX_MUST_CHECK ax_status ax_buf_printf(ax_buf *buf, const char *fmt, ...) AX_PRINTF(2, 3);
 void ax_buf_fini(ax_buf *buf);
 
+/* Makes room for one more element in a list of `count` elements of `size` bytes. `items` is the address of
+ * the list's pointer, which is NULL at first, and which only this function changes: a list has room for
+ * `count` elements, rounded up to a power of two. AX_ERR_MEMORY; the list is then as before. */
+AX_MUST_CHECK ax_status ax_list_grow(void *items, size_t count, size_t size);
+
+/* A list of texts. A list of zeros is valid and empty. ax_strings_add prints a text and appends it,
+ * ax_strings_sort sorts by bytes. */
+typedef struct ax_strings {
+    char **items;
+    size_t count;
+} ax_strings;
+AX_MUST_CHECK ax_status ax_strings_add(ax_strings *list, const char *fmt, ...) AX_PRINTF(2, 3);
+void ax_strings_sort(ax_strings *list);
+void ax_strings_fini(ax_strings *list);
+
 /* Zeroed memory in whole pages, between two inaccessible guard pages: an access to the page before the first
  * or after the last one is a segmentation fault instead of silent damage. `bytes` is rounded up to whole
  * pages. For large regions the system is asked for huge pages. AX_ERR_MEMORY. */
@@ -165,6 +180,8 @@ AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
 /* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path` (if `path` is a
  * link: to the link's target). So even after a crash `path` has either its old or its whole new content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
+/* Writes a file in its place, and syncs it: a crash may leave a part of it. */
+AX_MUST_CHECK ax_status ax_file_write_synced(const char *path, const void *data, size_t size);
 
 /* Call write(2), pwrite(2) or pread(2) until all bytes are done. AX_ERR_DATA if a call fails, or if the file
  * ends before all bytes are read. `path` is for messages only. */
@@ -177,6 +194,11 @@ AX_MUST_CHECK ax_status ax_pread_all(int fd, void *data, size_t size, int64_t of
 AX_MUST_CHECK ax_status ax_mkdirs(const char *path);
 /* Syncs the directory itself, so that renames in it survive a crash. */
 AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
+/* Lists the names in a directory, "." and ".." left out, sorted by bytes; the caller releases *out with
+ * ax_strings_fini, also on failure. AX_ERR_DATA if the directory cannot be listed. */
+AX_MUST_CHECK ax_status ax_dir_list(const char *dir, ax_strings *out);
+/* Returns true if directory `dir` has a file or directory of this name. */
+bool ax_dir_has(const char *dir, const char *name);
 /* Removes a file, or a directory with all its content. It is no error if `path` does not exist. Symbolic
  * links are removed, never followed. */
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);

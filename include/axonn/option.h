@@ -23,11 +23,6 @@ typedef struct ax_ints {
     size_t count;
 } ax_ints;
 
-typedef struct ax_strings {
-    char **items;
-    size_t count;
-} ax_strings;
-
 typedef struct ax_weighted_path {
     char *path;
     double weight;  /* > 0; or 0: the user gave no weight */

@@ -1,7 +1,8 @@
-/* Reads whole files, writes files so that a crash leaves the old or the new content, creates and removes
- * directories. */
+/* Reads whole files, writes files so that a crash leaves the old or the new content, creates, lists and
+ * removes directories. */
 #include "axonn/base.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -227,10 +228,10 @@ ax_status ax_dir_sync(const char *path)
     return AX_OK;
 }
 
-/* Writes and syncs the temporary file `aside`. Errors name `path`, the file that the caller knows. */
-static ax_status write_and_sync(const char *aside, const char *path, const void *data, size_t size)
+/* Writes and syncs the file `to`. Errors name `path`, the file that the caller knows. */
+static ax_status write_and_sync(const char *to, const char *path, const void *data, size_t size)
 {
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     ax_status status = ax_write_all(fd, data, size, path);
     if (status == AX_OK && fsync(fd))
@@ -238,6 +239,11 @@ static ax_status write_and_sync(const char *aside, const char *path, const void 
     if (close(fd) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "%s could not be written completely: %s", path, strerror(errno));
     return status;
+}
+
+ax_status ax_file_write_synced(const char *path, const void *data, size_t size)
+{
+    return write_and_sync(path, path, data, size);
 }
 
 ax_status ax_file_to_replace(const char *path, char **out)
@@ -314,6 +320,31 @@ ax_status ax_mkdirs(const char *path)
     }
     free(copy);
     return status;
+}
+
+ax_status ax_dir_list(const char *dir, ax_strings *out)
+{
+    *out = (ax_strings){0};
+    DIR *entries = opendir(dir);
+    AX_CHECK(entries, AX_ERR_DATA, "cannot list the directory %s: %s", dir, strerror(errno));
+    ax_status status = AX_OK;
+    const struct dirent *entry;
+    while (status == AX_OK && (entry = readdir(entries)))
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+            status = ax_strings_add(out, "%s", entry->d_name);
+    closedir(entries);
+    ax_strings_sort(out);
+    return status;
+}
+
+bool ax_dir_has(const char *dir, const char *name)
+{
+    char *path;
+    if (ax_path_join(dir, name, &path) != AX_OK)
+        return false;
+    bool there = ax_path_exists(path);
+    free(path);
+    return there;
 }
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)

@@ -1,4 +1,4 @@
-/* Host memory: zeroed blocks, growable buffers, page regions between guard pages. */
+/* Host memory: zeroed blocks, growable buffers and lists, page regions between guard pages. */
 #include "axonn/base.h"
 
 #include <stdio.h>
@@ -79,6 +79,53 @@ void ax_buf_fini(ax_buf *buf)
 {
     free(buf->data);
     *buf = (ax_buf){0};
+}
+
+ax_status ax_list_grow(void *items, size_t count, size_t size)
+{
+    void *list;
+    if (count & (count - 1)) /* neither 0 nor a power of two: there is room */
+        return AX_OK;
+    memcpy(&list, items, sizeof list);
+    list = realloc(list, (count ? 2 * count : 1) * size);
+    AX_CHECK(
+        list, AX_ERR_MEMORY,
+        "not enough memory: a list of more than %zu x %zu bytes was refused; end other programs, or raise "
+        "this process's limits (ulimit -v, those of its container)",
+        count, size);
+    memcpy(items, &list, sizeof list);
+    return AX_OK;
+}
+
+ax_status ax_strings_add(ax_strings *list, const char *fmt, ...)
+{
+    va_list args;
+    AX_TRY(ax_list_grow(&list->items, list->count, sizeof *list->items));
+    va_start(args, fmt);
+    int n = vasprintf(&list->items[list->count], fmt, args);
+    va_end(args);
+    AX_CHECK(n >= 0, AX_ERR_MEMORY, "not enough memory for item %zu of a list of texts", list->count + 1);
+    list->count++;
+    return AX_OK;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void ax_strings_sort(ax_strings *list)
+{
+    if (list->count) /* qsort does not take NULL */
+        qsort(list->items, list->count, sizeof *list->items, compare_texts);
+}
+
+void ax_strings_fini(ax_strings *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (ax_strings){0};
 }
 
 ax_status ax_region_create(size_t bytes, ax_region *out)

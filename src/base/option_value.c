@@ -329,41 +329,22 @@ static ax_status item_floats(const item *it, void *field)
     return AX_OK;
 }
 
-/* Makes room for one more element in a list {pointer, count}. The capacity is `count` rounded up to a power
- * of two, so a list is full when its count is a power of two or 0. */
-static ax_status list_grow(void **items, size_t count, size_t size)
-{
-    if (count & (count - 1))
-        return AX_OK;
-    void *grown = realloc(*items, (count ? 2 * count : 1) * size);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for %zu values of one key or flag", count + 1);
-    *items = grown;
-    return AX_OK;
-}
-
 static ax_status item_ints(const item *it, void *field)
 {
     ax_ints *list = field;
     int64_t value;
     AX_TRY(item_int(it, &value));
-    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
+    AX_TRY(ax_list_grow(&list->items, list->count, sizeof *list->items));
     list->items[list->count++] = value;
     return AX_OK;
 }
 
-static ax_status item_strings(const item *it, void *field)
-{
-    ax_strings *list = field;
-    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
-    AX_TRY(ax_strdup(it->text, &list->items[list->count]));
-    list->count++;
-    return AX_OK;
-}
+static ax_status item_strings(const item *it, void *field) { return ax_strings_add(field, "%s", it->text); }
 
 static ax_status item_paths(const item *it, void *field)
 {
     ax_paths *list = field;
-    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
+    AX_TRY(ax_list_grow(&list->items, list->count, sizeof *list->items));
     ax_weighted_path *last = &list->items[list->count];
     *last = it->share ? *it->share : (ax_weighted_path){0};
     AX_TRY(item_path(it, &last->path));
@@ -375,14 +356,7 @@ static ax_status item_paths(const item *it, void *field)
 
 static void fini_string(void *field) { free(*(char **)field); }
 static void fini_ints(void *field) { free(((ax_ints *)field)->items); }
-
-static void fini_strings(void *field)
-{
-    ax_strings *list = field;
-    for (size_t i = 0; i < list->count; i++)
-        free(list->items[i]);
-    free(list->items);
-}
+static void fini_strings(void *field) { ax_strings_fini(field); }
 
 static void fini_paths(void *field)
 {

@@ -27,10 +27,7 @@ static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 
 static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
 {
-    bench_gemm *grown = realloc(all->gemm, (size_t)(all->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough host memory for a list of %lld GEMMs of a training step",
-             (long long)all->n + 1);
-    all->gemm = grown;
+    AX_TRY(ax_list_grow(&all->gemm, (size_t)all->n, sizeof *all->gemm));
     all->gemm[all->n] = (bench_gemm){.args = *args,
                                      .bias = args->bias != NULL,
                                      .preact = args->preact != NULL,

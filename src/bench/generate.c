@@ -25,12 +25,8 @@ typedef struct timing {
 static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
     int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
-    ax_span *span = realloc(t->span, (size_t)(t->spans + 1) * sizeof *span);
-    AX_CHECK(span, AX_ERR_MEMORY,
-             "not enough memory for a list of the %lld weight matrices that one token reads",
-             (long long)t->spans + 1);
-    t->span = span;
-    span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
+    AX_TRY(ax_list_grow(&t->span, (size_t)t->spans, sizeof *t->span));
+    t->span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
     return AX_OK;
 }
 

@@ -11,8 +11,8 @@
 
 /* Formats a path; the caller frees *out. */
 ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Returns true if `dir` holds a file or directory of this name. */
-bool ckpt_has(const char *dir, const char *name);
+/* Returns the names in a directory (ax_dir_list); none if it cannot be listed. */
+ax_strings ckpt_names(const char *dir);
 
 /* ---- convert.c: converts elements, and cuts boxes into pieces ---- */
 

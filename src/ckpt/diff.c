@@ -32,9 +32,7 @@ typedef struct differ {
 static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char *prefix, const char *key,
                          ax_ckpt_diff_row **out)
 {
-    ax_ckpt_diff_row *grown = realloc(diff->row, ((size_t)diff->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for the result of comparing %s%s", prefix, key);
-    diff->row = grown;
+    AX_TRY(ax_list_grow(&diff->row, (size_t)diff->n, sizeof *diff->row));
     *out = &diff->row[diff->n];
     memset(*out, 0, sizeof **out);
     (*out)->kind = kind;
@@ -276,14 +274,14 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
  * without a check for damage: damaged checkpoints may be compared too. */
 static ax_status find_source(const char *path, char **out)
 {
-    return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)
-                                                             : ax_ckpt_find_model(path, out);
+    return !ax_path_is_dir(path) || ax_dir_has(path, MANIFEST) ? ax_strdup(path, out)
+                                                               : ax_ckpt_find_model(path, out);
 }
 
 static bool has_optim(const char *dir)
 {
-    return ckpt_has(dir, "training/optim.safetensors") ||
-           ckpt_has(dir, "training/optim.safetensors.index.json");
+    return ax_dir_has(dir, "training/optim.safetensors") ||
+           ax_dir_has(dir, "training/optim.safetensors.index.json");
 }
 
 /* One of the two sources that are compared. Its files stay open, so that a run may remove a checkpoint while
@@ -348,7 +346,7 @@ static ax_status open_sources(const char *const path[2], source s[2])
         AX_TRY(ax_st_open(s[i].path, &s[i].model));
     bool optim = has_optim(s[0].path) && has_optim(s[1].path);
     const char *name = config_name(s[0].path);
-    bool config = ckpt_has(s[0].path, name) && ckpt_has(s[1].path, name);
+    bool config = ax_dir_has(s[0].path, name) && ax_dir_has(s[1].path, name);
     for (int i = 0; i < 2 && optim; i++)
         AX_TRY(open_optim(&s[i]));
     for (int i = 0; i < 2 && config; i++)

@@ -1,10 +1,10 @@
 /* The checkpoints of a run directory: lists, verifies, deletes and chooses them. */
 #include "ckpt.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int64_t ckpt_step_of(const char *name)
 {
@@ -81,9 +81,7 @@ static void read_latest(const char *run_dir, char out[64])
 
 static ax_status list_add(ax_ckpt_list *list, const char *run_dir, const char *name, bool verify)
 {
-    ax_ckpt_info *grown = realloc(list->item, ((size_t)list->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory to list the checkpoints in %s/ckpt", run_dir);
-    list->item = grown;
+    AX_TRY(ax_list_grow(&list->item, (size_t)list->n, sizeof *list->item));
     ax_ckpt_info *info = &list->item[list->n];
     memset(info, 0, sizeof *info);
     AX_TRY(ckpt_path(&info->dir, "%s/ckpt/%s", run_dir, name));
@@ -109,16 +107,13 @@ static ax_status each_entry(const char *run_dir, entry_fn *fn, void *arg)
 {
     char *path;
     AX_TRY(ckpt_path(&path, "%s/ckpt", run_dir));
-    DIR *dir = opendir(path);
-    int error = errno;
-    ax_status status = AX_OK;
-    if (!dir && error != ENOENT && error != ENOTDIR)
-        status = ax_fail(AX_ERR_DATA, "cannot list %s: %s", path, strerror(error));
-    struct dirent *entry;
-    while (dir && status == AX_OK && (entry = readdir(dir)))
-        status = fn(run_dir, entry->d_name, arg);
-    if (dir)
-        closedir(dir);
+    ax_strings names = {0};
+    struct stat info;
+    bool absent = stat(path, &info) ? errno == ENOENT || errno == ENOTDIR : !S_ISDIR(info.st_mode);
+    ax_status status = absent ? AX_OK : ax_dir_list(path, &names);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        status = fn(run_dir, names.items[i], arg);
+    ax_strings_fini(&names);
     free(path);
     return status;
 }
@@ -268,11 +263,11 @@ static ax_status find_in(const char *path, char **dir)
         return ckpt_refuse_path(path);
     AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA,
              "%s is a file, but the directory of a checkpoint, run or model is expected", path);
-    if (ckpt_has(path, MANIFEST)) {
+    if (ax_dir_has(path, MANIFEST)) {
         AX_TRY(verify_dir(path));
         return ax_strdup(path, dir);
     }
-    if (!ckpt_has(path, "ckpt"))
+    if (!ax_dir_has(path, "ckpt"))
         return AX_OK;
     AX_TRY(ax_ckpt_find_latest(path, dir));
     AX_CHECK(*dir, AX_ERR_DATA,
@@ -295,11 +290,11 @@ ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **di
     return AX_OK;
 }
 
-bool ax_ckpt_is_adapter(const char *dir) { return ckpt_has(dir, "adapter_config.json"); }
+bool ax_ckpt_is_adapter(const char *dir) { return ax_dir_has(dir, "adapter_config.json"); }
 
 bool ax_ckpt_has_weights(const char *dir)
 {
-    return ckpt_has(dir, "model.safetensors") || ckpt_has(dir, "model.safetensors.index.json") ||
+    return ax_dir_has(dir, "model.safetensors") || ax_dir_has(dir, "model.safetensors.index.json") ||
            st_count_shards(dir, "model");
 }
 
@@ -307,10 +302,10 @@ bool ax_ckpt_has_weights(const char *dir)
  */
 static ax_status check_model_dir(const char *dir)
 {
-    bool adapter = ax_ckpt_is_adapter(dir), weights = ckpt_has(dir, "adapter_model.safetensors");
+    bool adapter = ax_ckpt_is_adapter(dir), weights = ax_dir_has(dir, "adapter_model.safetensors");
     AX_TRY(ckpt_check_links(dir));
     AX_CHECK(
-        !adapter || weights || !ckpt_has(dir, "adapter_model.bin"), AX_ERR_DATA,
+        !adapter || weights || !ax_dir_has(dir, "adapter_model.bin"), AX_ERR_DATA,
         "%s holds an adapter as adapter_model.bin, which is not read: save it as adapter_model.safetensors",
         dir);
     AX_CHECK(
@@ -318,7 +313,8 @@ static ax_status check_model_dir(const char *dir)
         "%s holds adapter_config.json, so it is the directory of an adapter, but it has no "
         "adapter_model.safetensors: add that file, or remove adapter_config.json from a model's directory",
         dir);
-    return adapter || ckpt_has(dir, "config.json") || ax_ckpt_has_weights(dir) ? AX_OK : ckpt_refuse_dir(dir);
+    return adapter || ax_dir_has(dir, "config.json") || ax_ckpt_has_weights(dir) ? AX_OK
+                                                                                 : ckpt_refuse_dir(dir);
 }
 
 ax_status ax_ckpt_find_model(const char *path, char **dir)

@@ -299,9 +299,7 @@ static ax_status read_file_header(ax_st *st, st_file *f)
 
 ax_status st_header_read(ax_st *st, const char *path)
 {
-    st_file *grown = realloc(st->file, ((size_t)st->files + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "%s: not enough memory to open one more file of the model", path);
-    st->file = grown;
+    AX_TRY(ax_list_grow(&st->file, (size_t)st->files, sizeof *st->file));
     st_file *f = &st->file[st->files];
     memset(f, 0, sizeof *f);
     f->fd = -1;

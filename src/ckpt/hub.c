@@ -4,7 +4,6 @@
 #include "ckpt.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,28 +37,26 @@ static ax_status find_only(const char *folder, char **out)
 {
     char *path;
     int count = 0;
-    ax_buf names = {0};
+    ax_buf text = {0};
     AX_TRY(ckpt_path(&path, "%s/snapshots", folder));
-    DIR *entries = opendir(path);
-    struct dirent *entry;
+    ax_strings names = ckpt_names(path);
     ax_status status = AX_OK;
-    while (entries && status == AX_OK && (entry = readdir(entries)))
-        if (entry->d_name[0] != '.')
-            status = ax_buf_printf(&names, "%s%s/%s", count++ ? ", " : "", path, entry->d_name);
-    if (entries)
-        closedir(entries);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        if (names.items[i][0] != '.')
+            status = ax_buf_printf(&text, "%s%s/%s", count++ ? ", " : "", path, names.items[i]);
     if (status == AX_OK && count == 1)
-        status = ax_strdup(names.data, out);
+        status = ax_strdup(text.data, out);
     else if (status == AX_OK && count)
         status = ax_fail(
             AX_ERR_DATA,
             "%s is a folder of the hub's cache with %d snapshots, of which none is main: give one of %s",
-            folder, count, names.data);
+            folder, count, text.data);
     else if (status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "%s is a folder of the hub's cache without a snapshot%s", folder,
                          ckpt_is_unfinished(path) ? ": its download is not finished; repeat it"
                                                   : ": download the model");
-    ax_buf_fini(&names);
+    ax_strings_fini(&names);
+    ax_buf_fini(&text);
     free(path);
     return status;
 }
@@ -76,7 +73,7 @@ ax_status ckpt_find_snapshot(const char *path, char **out)
     AX_TRY(ax_strndup(path, n, &folder));
     const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
     ax_status status = AX_OK;
-    if (!strncmp(name, FOLDER, strlen(FOLDER)) && ckpt_has(folder, "snapshots")) {
+    if (!strncmp(name, FOLDER, strlen(FOLDER)) && ax_dir_has(folder, "snapshots")) {
         status = find_main(folder, out);
         if (status == AX_OK && !*out)
             status = find_only(folder, out);

@@ -1,7 +1,6 @@
 /* Says what a directory holds in place of the weights, or of the model, that is looked for. */
 #include "ckpt.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -52,16 +51,14 @@ static const other_kind kinds[] = {
 static const other_kind *find_other(const char *dir, char name[256])
 {
     const other_kind *found = NULL;
-    DIR *entries = opendir(dir);
-    struct dirent *entry;
-    while (entries && (entry = readdir(entries)))
+    ax_strings names = ckpt_names(dir);
+    for (size_t i = 0; i < names.count; i++)
         for (const other_kind *kind = kinds; kind < (found ? found : kinds + AX_COUNT(kinds)); kind++)
-            if (!fnmatch(kind->pattern, entry->d_name, FNM_CASEFOLD)) {
+            if (!fnmatch(kind->pattern, names.items[i], FNM_CASEFOLD)) {
                 found = kind;
-                snprintf(name, 256, "%s", entry->d_name);
+                snprintf(name, 256, "%s", names.items[i]);
             }
-    if (entries)
-        closedir(entries);
+    ax_strings_fini(&names);
     return found;
 }
 
@@ -71,12 +68,10 @@ static bool has_incomplete(const char *dir, const char *below)
     bool found = false;
     if (ckpt_path(&path, "%s/%s", dir, below) != AX_OK)
         return false;
-    DIR *entries = opendir(path);
-    struct dirent *entry;
-    while (entries && !found && (entry = readdir(entries)))
-        found = !fnmatch("*.incomplete", entry->d_name, 0);
-    if (entries)
-        closedir(entries);
+    ax_strings names = ckpt_names(path);
+    for (size_t i = 0; i < names.count && !found; i++)
+        found = !fnmatch("*.incomplete", names.items[i], 0);
+    ax_strings_fini(&names);
     free(path);
     return found;
 }
@@ -91,19 +86,17 @@ bool ckpt_is_unfinished(const char *dir)
 static bool find_nested(const char *dir, char name[256])
 {
     bool found = false;
-    DIR *entries = opendir(dir);
-    struct dirent *entry;
-    while (entries && !found && (entry = readdir(entries))) {
+    ax_strings names = ckpt_names(dir);
+    for (size_t i = 0; i < names.count && !found; i++) {
         char *path;
-        if (entry->d_name[0] == '.' || ckpt_path(&path, "%s/%s", dir, entry->d_name) != AX_OK)
+        if (names.items[i][0] == '.' || ckpt_path(&path, "%s/%s", dir, names.items[i]) != AX_OK)
             continue;
-        found = ckpt_has(path, "config.json") || ckpt_has(path, "adapter_config.json");
+        found = ax_dir_has(path, "config.json") || ax_dir_has(path, "adapter_config.json");
         if (found)
-            snprintf(name, 256, "%s", entry->d_name);
+            snprintf(name, 256, "%s", names.items[i]);
         free(path);
     }
-    if (entries)
-        closedir(entries);
+    ax_strings_fini(&names);
     return found;
 }
 
@@ -179,12 +172,10 @@ static ax_status check_link(const char *dir, const char *name)
 
 ax_status ckpt_check_links(const char *dir)
 {
-    DIR *entries = opendir(dir);
-    struct dirent *entry;
+    ax_strings names = ckpt_names(dir);
     ax_status status = AX_OK;
-    while (entries && status == AX_OK && (entry = readdir(entries)))
-        status = check_link(dir, entry->d_name);
-    if (entries)
-        closedir(entries);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        status = check_link(dir, names.items[i]);
+    ax_strings_fini(&names);
     return status;
 }

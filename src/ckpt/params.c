@@ -165,7 +165,7 @@ ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *sl
 {
     manifest m = {0};
     ax_status status = AX_OK;
-    if (!ckpt_has(dir, MANIFEST))
+    if (!ax_dir_has(dir, MANIFEST))
         status = ax_fail(AX_ERR_DATA,
                          "%s is not a checkpoint: it has no training/manifest.json; to start from a model's "
                          "weights, name it as model.from",

@@ -1,4 +1,4 @@
-/* Formats paths, and looks for files in directories. */
+/* Formats paths, and lists directories. */
 #include "ckpt.h"
 
 #include <stdio.h>
@@ -16,12 +16,10 @@ ax_status ckpt_path(char **out, const char *fmt, ...)
                  : AX_OK;
 }
 
-bool ckpt_has(const char *dir, const char *name)
+ax_strings ckpt_names(const char *dir)
 {
-    char *path;
-    if (ckpt_path(&path, "%s/%s", dir, name) != AX_OK)
-        return false;
-    bool exists = ax_path_exists(path);
-    free(path);
-    return exists;
+    ax_strings names;
+    if (ax_dir_list(dir, &names) != AX_OK)
+        ax_strings_fini(&names);
+    return names;
 }

@@ -145,18 +145,6 @@ static int64_t bytes_needed(const saver *s)
     return bytes + (int64_t)(files + 8) * BLOCK + (int64_t)a->params->n * PER_PARAMETER;
 }
 
-static ax_status write_synced(const char *path, const void *data, size_t size)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
-    ax_status status = ax_write_all(fd, data, size, path);
-    if (status == AX_OK && fsync(fd))
-        status = ax_fail(AX_ERR_DATA, "cannot flush %s to disk: %s", path, strerror(errno));
-    if (close(fd) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "%s could not be written completely: %s", path, strerror(errno));
-    return status;
-}
-
 /* Writes a small file of the checkpoint, such as config.json, and adds the file to the manifest.
  * adapter_config.json is not added, because users may change it: after they move the base, they write the new
  * path of the base into this file. */
@@ -170,7 +158,7 @@ static ax_status add_file(saver *s, const char *name, const void *data, size_t s
         s->m.n++;
     }
     AX_TRY(ckpt_path(&path, "%s/%s", s->aside, name));
-    ax_status status = write_synced(path, data, size);
+    ax_status status = ax_file_write_synced(path, data, size);
     if (status == AX_OK && listed)
         status = manifest_hash_file(path, &f->bytes, &f->xxh3);
     free(path);
@@ -214,7 +202,7 @@ static ax_status prepare(saver *s)
     AX_TRY(next_serial(a->run_dir, &s->m.serial));
     int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
     /* This file is written now, so that phase `publish` only renames it, which needs no disk space. */
-    AX_TRY(write_synced(s->latest_new, name, (size_t)n));
+    AX_TRY(ax_file_write_synced(s->latest_new, name, (size_t)n));
     return make_files(s);
 }
 

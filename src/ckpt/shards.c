@@ -3,9 +3,6 @@
  * index lists them or not. If an array is in several shards, the index says which copy counts. */
 #include "ckpt.h"
 
-#include "axonn/option.h"
-
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,28 +15,6 @@ static const char *base_name(const char *path)
 }
 
 /* ---- lists of shards ----------------------------------------------------------------------------- */
-
-static void list_fini(ax_strings *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        free(names->items[i]);
-    free(names->items);
-}
-
-static int by_name(const void *x, const void *y)
-{
-    return strcmp(*(const char *const *)x, *(const char *const *)y);
-}
-
-static ax_status list_add(ax_strings *names, const char *name)
-{
-    char **grown = realloc(names->items, (names->count + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for the list of a model's shards");
-    names->items = grown;
-    AX_TRY(ax_strdup(name, &names->items[names->count]));
-    names->count++;
-    return AX_OK;
-}
 
 static bool plain_name(const char *name) { return name[0] && name[0] != '.' && !strchr(name, '/'); }
 
@@ -63,7 +38,7 @@ static ax_status list_indexed(const ax_st *st, json_t *map, ax_strings *names)
                 st->index, key);
         else if (!json_object_get(seen, name)) {
             json_object_set_new(seen, name, json_null());
-            status = list_add(names, name);
+            status = ax_strings_add(names, "%s", name);
         }
         if (status != AX_OK)
             break;
@@ -78,10 +53,9 @@ static ax_status open_shards(ax_st *st, const char *dir, const char *listed_by, 
     ax_buf missing = {0};
     ax_status status = AX_OK;
     int lost = 0;
-    if (names->count) /* qsort does not take NULL */
-        qsort(names->items, names->count, sizeof *names->items, by_name);
+    ax_strings_sort(names);
     for (size_t i = 0; i < names->count && status == AX_OK; i++)
-        if (!ckpt_has(dir, names->items[i]) && lost++ < 4)
+        if (!ax_dir_has(dir, names->items[i]) && lost++ < 4)
             status = ax_buf_printf(&missing, "%s%s", lost > 1 ? ", " : "", names->items[i]);
     if (status == AX_OK && lost)
         status = ax_fail(AX_ERR_DATA, "%s lacks %d of the %zu shards that %s: %s%s; %s", dir, lost,
@@ -195,7 +169,7 @@ static ax_status open_indexed(ax_st *st, const char *dir, json_t *map)
     ax_status status = list_indexed(st, map, &names);
     if (status == AX_OK)
         status = open_shards(st, dir, "its index lists", &names);
-    list_fini(&names);
+    ax_strings_fini(&names);
     AX_TRY(status);
     oddities odd = {0};
     drop_copies(st, map, &odd);
@@ -242,33 +216,26 @@ static int shards_of(const char *name, const char *stem)
 
 int st_count_shards(const char *dir, const char *stem)
 {
-    DIR *entries = opendir(dir);
-    struct dirent *entry;
+    ax_strings names = ckpt_names(dir);
     int count = 0;
-    while (entries && (entry = readdir(entries))) {
-        const int here = shards_of(entry->d_name, stem);
+    for (size_t i = 0; i < names.count && count >= 0; i++) {
+        const int here = shards_of(names.items[i], stem);
         count = !here || here == count ? count : count ? -1 : here;
-        if (count < 0)
-            break;
     }
-    if (entries)
-        closedir(entries);
+    ax_strings_fini(&names);
     return count;
 }
 
 /* Opens the shards STEM-00001-of-0000K.safetensors … of a directory that has no index. */
 static ax_status open_numbered(ax_st *st, const char *dir, const char *stem, int count)
 {
-    char name[256];
     ax_strings names = {0};
     ax_status status = AX_OK;
-    for (int i = 1; i <= count && status == AX_OK; i++) {
-        snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", stem, i, count);
-        status = list_add(&names, name);
-    }
+    for (int i = 1; i <= count && status == AX_OK; i++)
+        status = ax_strings_add(&names, "%s-%05d-of-%05d.safetensors", stem, i, count);
     if (status == AX_OK)
         status = open_shards(st, dir, "their names announce", &names);
-    list_fini(&names);
+    ax_strings_fini(&names);
     AX_TRY(status);
     AX_TRY(st_sort(st));
     return ckpt_path(&st->remark, "%s has no %s.safetensors.index.json; all its %d shards are read", dir,

@@ -22,9 +22,7 @@ void ax_ckpt_report_destroy(ax_ckpt_report **report)
 /* Adds the calling thread's error message to the report, as a fault of `file`. */
 static ax_status add_fault(ax_ckpt_report *r, const char *file)
 {
-    ax_ckpt_fault *grown = realloc(r->fault, ((size_t)r->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory to report that %s is damaged", file);
-    r->fault = grown;
+    AX_TRY(ax_list_grow(&r->fault, (size_t)r->n, sizeof *r->fault));
     ax_ckpt_fault *f = &r->fault[r->n++];
     memset(f, 0, sizeof *f);
     AX_TRY(ax_strdup(ax_error_message(), &f->what));
@@ -58,7 +56,7 @@ static const char *described_by(const char *path)
         return slash ? slash + 1 : path;
     if (ax_ckpt_is_adapter(path))
         return "adapter_model.safetensors";
-    return ckpt_has(path, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json";
+    return ax_dir_has(path, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json";
 }
 
 /* Checks a model file or directory without a manifest: headers, file sizes and index must agree. */
@@ -80,7 +78,7 @@ ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
 {
     *out = NULL;
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
-    bool listed = ckpt_has(dir, MANIFEST);
+    bool listed = ax_dir_has(dir, MANIFEST);
     AX_CHECK(listed || !ax_path_is_dir(dir) || ax_ckpt_has_weights(dir) || ax_ckpt_is_adapter(dir),
              AX_ERR_DATA,
              "%s holds no checkpoint (" MANIFEST

@@ -21,18 +21,10 @@ static const ax_option size_options[AX_AXES_STANDARD] = {
 /* Splits "x=2,y=1" into the words "grid.x=2" and "grid.y=1". */
 static ax_status split_words(const char *text, ax_strings *out)
 {
-    size_t room = 1;
-    for (const char *c = text; *c; c++)
-        room += *c == ',' || *c == ' ';
-    AX_TRY(ax_calloc(room, sizeof *out->items, &out->items));
-    for (const char *at = text; *at;) {
-        size_t n = strcspn(at, ", ");
-        ax_buf word = {0};
-        if (n) {
-            AX_TRY(ax_buf_printf(&word, "%s%.*s", strncmp(at, "grid.", 5) ? "grid." : "", (int)n, at));
-            out->items[out->count++] = word.data;
-        }
-        at += n + (at[n] != 0);
+    for (size_t n; *text; text += n + (text[n] != 0)) {
+        n = strcspn(text, ", ");
+        if (n)
+            AX_TRY(ax_strings_add(out, "%s%.*s", strncmp(text, "grid.", 5) ? "grid." : "", (int)n, text));
     }
     return AX_OK;
 }
@@ -57,9 +49,7 @@ static ax_status read_sizes(const ax_strings *keys, const char *text, ax_axis ax
         out->of[a] = (int)size[a];
     *given = ax_option_given(set, size_options[axis].key);
     ax_option_set_destroy(&set);
-    for (size_t i = 0; i < words.count; i++)
-        free(words.items[i]);
-    free(words.items);
+    ax_strings_fini(&words);
     return status;
 }
 

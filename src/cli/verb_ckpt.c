@@ -66,12 +66,8 @@ static ax_status check_run(const char *dir)
     bool found = false;
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
     AX_CHECK(ax_path_is_dir(dir), AX_ERR_DATA, "%s is a file; give a run directory", dir);
-    for (size_t i = 0; i < AX_COUNT(entries) && !found; i++) {
-        char *path;
-        AX_TRY(ax_path_join(dir, entries[i], &path));
-        found = ax_path_exists(path);
-        free(path);
-    }
+    for (size_t i = 0; i < AX_COUNT(entries) && !found; i++)
+        found = ax_dir_has(dir, entries[i]);
     AX_CHECK(found, AX_ERR_DATA,
              "%s is not a run directory, which has config.yaml, and checkpoints in ckpt/; give the run.dir "
              "of a run",

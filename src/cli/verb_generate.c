@@ -91,13 +91,9 @@ static ax_status refuse_text(const session *s, const char *instead)
     static const char *const others[] = {"tokenizer.model", "tekken.json"};
     const char *dir = s->m.model.dir;
     ax_tokenizer *none = NULL;
-    for (size_t i = 0; i < AX_COUNT(others); i++) {
-        char *path;
-        AX_TRY(ax_path_join(dir, others[i], &path));
-        ax_status status = ax_path_exists(path) ? ax_tokenizer_load(dir, &none) : AX_OK;
-        free(path);
-        AX_TRY(status);
-    }
+    for (size_t i = 0; i < AX_COUNT(others); i++)
+        if (ax_dir_has(dir, others[i]))
+            AX_TRY(ax_tokenizer_load(dir, &none));
     return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: %s", dir, instead);
 }
 

@@ -6,7 +6,6 @@
 #include "axonn/tokenizer.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -116,13 +115,9 @@ static ax_corpus_options corpus_options(const ax_strings *input, const ax_string
 
 static bool is_empty_dir(const char *path)
 {
-    DIR *dir = opendir(path);
-    const struct dirent *entry = NULL;
-    while (dir && (entry = readdir(dir)) && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")))
-        ;
-    bool empty = dir && !entry;
-    if (dir)
-        closedir(dir);
+    ax_strings names;
+    bool empty = ax_dir_list(path, &names) == AX_OK && !names.count;
+    ax_strings_fini(&names);
     return empty;
 }
 
@@ -132,12 +127,8 @@ static ax_status check_out(const char *out)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.json"};
     bool good = !ax_path_exists(out) || is_empty_dir(out);
-    for (size_t i = 0; i < AX_COUNT(files) && !good; i++) {
-        char *path;
-        AX_TRY(ax_path_join(out, files[i], &path));
-        good = ax_path_exists(path);
-        free(path);
-    }
+    for (size_t i = 0; i < AX_COUNT(files) && !good; i++)
+        good = ax_dir_has(out, files[i]);
     AX_CHECK(good, AX_ERR_USAGE,
              "--out: %s exists and is not a tokenizer's directory: write to another directory, or remove it "
              "first",

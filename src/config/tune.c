@@ -205,17 +205,10 @@ static const char *list_updated(const ax_model_config *m, char out[128])
 /* Replaces the items of *out by those of a list that commas separate. */
 static ax_status set_items(ax_strings *out, const char *list)
 {
-    size_t most = strlen(list) + 1;
-    for (size_t i = 0; i < out->count; i++)
-        free(out->items[i]);
-    free(out->items);
-    *out = (ax_strings){0};
-    AX_TRY(ax_calloc(most, sizeof *out->items, &out->items));
-    for (const char *at = list; *at;) {
-        size_t n = strcspn(at, ",");
-        AX_TRY(ax_strndup(at, n, &out->items[out->count]));
-        out->count++;
-        at += n + (at[n] == ',');
+    ax_strings_fini(out);
+    for (size_t n; *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        AX_TRY(ax_strings_add(out, "%.*s", (int)n, list));
     }
     return AX_OK;
 }

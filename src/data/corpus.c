@@ -3,7 +3,6 @@
 #include "corpus.h"
 #include "source.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -22,16 +21,10 @@ static void file_fini(corpus_file *file)
 /* Appends `file` to corpus->files and takes ownership of it. */
 static ax_status add_file(ax_corpus *corpus, corpus_file file)
 {
-    if (corpus->n == corpus->capacity) {
-        int64_t capacity = corpus->capacity ? 2 * corpus->capacity : 64;
-        corpus_file *files = realloc(corpus->files, (size_t)capacity * sizeof *files);
-        if (!files) {
-            file_fini(&file);
-            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %lld input files",
-                           (long long)corpus->n);
-        }
-        corpus->files = files;
-        corpus->capacity = capacity;
+    ax_status status = ax_list_grow(&corpus->files, (size_t)corpus->n, sizeof file);
+    if (status != AX_OK) {
+        file_fini(&file);
+        return status;
     }
     corpus->files[corpus->n++] = file;
     corpus->bytes += file.bytes;
@@ -115,73 +108,49 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 }
 
 /* Adds a file found below a directory whose suffix says that it is compressed. Leaves it out with a warning
- * if what it holds is not text, but fails if it cannot be decompressed. Takes ownership of `path`. */
-static ax_status add_packed(ax_corpus *corpus, char *path, const struct stat *info)
+ * if what it holds is not text, but fails if it cannot be decompressed. Takes ownership of file.path. */
+static ax_status add_packed(ax_corpus *corpus, corpus_file file)
 {
     char head[DATA_HEAD_BYTES];
     size_t n;
     int fd;
-    corpus_file file = file_on_disk(path, info, AX_DATA_TEXT);
-    ax_status status = ax_file_open(path, &fd);
+    ax_status status = ax_file_open(file.path, &fd);
     if (status == AX_OK) {
         ssize_t got = pread(fd, head, sizeof head, 0);
         file.packing = data_packing_of(head, (size_t)ax_max(got, 0));
-        status = file.packing ? data_unpack_head(fd, path, file.packing, head, sizeof head, &n) : AX_OK;
+        status = file.packing ? data_unpack_head(fd, file.path, file.packing, head, sizeof head, &n) : AX_OK;
         close(fd);
     }
     if (status == AX_OK && file.packing &&
-        data_detect_inside(path, file.packing, head, n, &file.format) == AX_OK)
+        data_detect_inside(file.path, file.packing, head, n, &file.format) == AX_OK)
         return add_file(corpus, file);
     if (status == AX_OK)
-        leave_out(corpus, path,
+        leave_out(corpus, file.path,
                   file.packing ? ax_error_message() : "its suffix says that it is compressed, but it is not");
-    free(path);
+    free(file.path);
     return status;
 }
 
-static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
+typedef struct tree {
+    ax_corpus *corpus;
+    const ax_corpus_options *options;
+} tree;
 
-/* Adds to corpus->files the file `path`, if the options include its name `name`, or, if `path` is a directory
- * and not a symbolic link, the files below it. Takes ownership of `path`. A file or directory that cannot be
+/* Adds the file `path` to corpus->files, if the options include its name. A file or directory that cannot be
  * accessed is counted and left out with a warning, because a directory tree may hold anything. */
-static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
+static ax_status add_below(void *user, const char *path, const struct stat *info, const char *why)
 {
-    struct stat info;
-    bool is_link = !lstat(path, &info) && S_ISLNK(info.st_mode);
-    ax_status status = AX_OK;
-    if (stat(path, &info)) {
-        leave_out(corpus, path, strerror(errno));
-    } else if (S_ISDIR(info.st_mode) && !is_link) {
-        status = walk(corpus, options, path);
-    } else if (S_ISREG(info.st_mode) && is_included(options, name) && *data_packed_suffix(path)) {
-        return add_packed(corpus, path, &info);
-    } else if (S_ISREG(info.st_mode) && is_included(options, name)) {
-        AX_TRY(add_file(corpus, file_on_disk(path, &info, format_below(path))));
-        return check_jsonl_guess(corpus, corpus->n - 1);
-    }
-    free(path);
-    return status;
-}
-
-static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir)
-{
-    DIR *stream = opendir(dir);
-    if (!stream) {
-        leave_out(corpus, dir, strerror(errno));
+    const tree *t = user;
+    char *copy;
+    if (!info)
+        leave_out(t->corpus, path, why);
+    if (!info || !S_ISREG(info->st_mode) || !is_included(t->options, strrchr(path, '/') + 1))
         return AX_OK;
-    }
-    ax_status status = AX_OK;
-    const struct dirent *entry;
-    while (status == AX_OK && (entry = readdir(stream))) {
-        char *path;
-        if (entry->d_name[0] == '.')
-            continue;
-        status = ax_path_join(dir, entry->d_name, &path);
-        if (status == AX_OK)
-            status = add_entry(corpus, options, path, entry->d_name);
-    }
-    closedir(stream);
-    return status;
+    AX_TRY(ax_strdup(path, &copy));
+    if (*data_packed_suffix(path))
+        return add_packed(t->corpus, file_on_disk(copy, info, AX_DATA_TEXT));
+    AX_TRY(add_file(t->corpus, file_on_disk(copy, info, format_below(path))));
+    return check_jsonl_guess(t->corpus, t->corpus->n - 1);
 }
 
 static int compare_paths(const void *a, const void *b)
@@ -255,7 +224,7 @@ static void warn_of_table(ax_corpus *corpus, const corpus_file *file)
 static ax_status add_tree(ax_corpus *corpus, const ax_corpus_options *options, const char *dir)
 {
     int64_t first = corpus->n;
-    AX_TRY(walk(corpus, options, dir));
+    AX_TRY(data_each_file(dir, add_below, &(tree){corpus, options}));
     if (corpus->n > first)
         qsort(corpus->files + first, (size_t)(corpus->n - first), sizeof *corpus->files, compare_paths);
     return AX_OK;
@@ -274,7 +243,7 @@ static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_progres
 static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, const char *input,
                            ax_data_progress_fn progress, void *user)
 {
-    data_names names;
+    ax_strings names;
     if (!strcmp(input, "-"))
         return add_named(corpus, "/dev/stdin", progress, user);
     if (ax_path_is_dir(input))
@@ -283,9 +252,9 @@ static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, 
         return add_named(corpus, input, progress, user);
     AX_TRY(data_match(input, &names));
     ax_status status = AX_OK;
-    for (size_t i = 0; i < names.n && status == AX_OK; i++)
-        status = add_named(corpus, names.path[i], progress, user);
-    data_names_fini(&names);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        status = add_named(corpus, names.items[i], progress, user);
+    ax_strings_fini(&names);
     return status;
 }
 

@@ -50,7 +50,7 @@ typedef struct corpus_tally {
 
 struct ax_corpus {
     corpus_file *files;
-    int64_t n, capacity, bytes; /* n: number of files; bytes: their total size */
+    int64_t n, bytes; /* n: number of files; bytes: their total size */
     char *text_key;
     bool text_key_given; /* the caller chose text_key: an object with a string in that member is not read as a
                             conversation */

@@ -444,9 +444,9 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
 
 ax_status ax_data_detect(const char *path, ax_data_format *out)
 {
-    data_names names;
+    ax_strings names;
     AX_TRY(data_list(path, &names));
-    ax_status status = data_detect_file(names.n ? names.path[0] : path, out);
-    data_names_fini(&names);
+    ax_status status = data_detect_file(names.count ? names.items[0] : path, out);
+    ax_strings_fini(&names);
     return status;
 }

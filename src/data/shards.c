@@ -2,7 +2,6 @@
  * one file, in byte order of their paths. The ax_data of such a source holds the opened files in `part`. */
 #include "source.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
@@ -10,35 +9,6 @@
 #include <sys/stat.h>
 
 /* ---- which files --------------------------------------------------------------------------------- */
-
-void data_names_fini(data_names *names)
-{
-    for (size_t i = 0; i < names->n; i++)
-        free(names->path[i]);
-    free(names->path);
-    *names = (data_names){0};
-}
-
-/* Appends `path` to `names` and takes ownership of `path`. */
-static ax_status add_name(data_names *names, char *path)
-{
-    if ((names->n & (names->n - 1)) == 0) { /* n is 0 or a power of two: the array is full, so double it */
-        char **more = realloc(names->path, (names->n ? 2 * names->n : 1) * sizeof *more);
-        if (!more) {
-            free(path);
-            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %zu data files",
-                           names->n);
-        }
-        names->path = more;
-    }
-    names->path[names->n++] = path;
-    return AX_OK;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
 
 /* Compares NAME.bin with a path, where `key` is NAME.idx. */
 static int compare_bin(const void *key, const void *path)
@@ -51,26 +21,25 @@ static int compare_bin(const void *key, const void *path)
 
 /* Sorts the names. A Megatron-LM data set of two files, NAME.bin and NAME.idx, counts as one shard: NAME.idx
  * is removed. NAME.bin comes before NAME.idx, but other names may come between them. */
-static void sort_names(data_names *names)
+static void sort_names(ax_strings *names)
 {
     size_t kept = 0;
-    if (names->n)
-        qsort(names->path, names->n, sizeof *names->path, compare_names);
-    for (size_t i = 0; i < names->n; i++) {
-        char *path = names->path[i];
+    ax_strings_sort(names);
+    for (size_t i = 0; i < names->count; i++) {
+        char *path = names->items[i];
         if (kept && data_has_suffix(path, ".idx") &&
-            bsearch(path, names->path, kept, sizeof *names->path, compare_bin))
+            bsearch(path, names->items, kept, sizeof *names->items, compare_bin))
             free(path);
         else
-            names->path[kept++] = path;
+            names->items[kept++] = path;
     }
-    names->n = kept;
+    names->count = kept;
 }
 
-ax_status data_match(const char *pattern, data_names *out)
+ax_status data_match(const char *pattern, ax_strings *out)
 {
     glob_t found = {0};
-    *out = (data_names){0};
+    *out = (ax_strings){0};
     int failed = glob(pattern, GLOB_NOSORT, NULL, &found);
     ax_status status = failed && failed != GLOB_NOMATCH
                            ? ax_fail(AX_ERR_DATA,
@@ -78,32 +47,25 @@ ax_status data_match(const char *pattern, data_names *out)
                                      "cannot be read, or memory is short",
                                      pattern)
                            : AX_OK;
-    for (size_t i = 0; i < found.gl_pathc && status == AX_OK; i++) {
-        char *path;
-        if (ax_path_is_dir(found.gl_pathv[i]))
-            continue;
-        status = ax_strdup(found.gl_pathv[i], &path);
-        if (status == AX_OK)
-            status = add_name(out, path);
-    }
+    for (size_t i = 0; i < found.gl_pathc && status == AX_OK; i++)
+        if (!ax_path_is_dir(found.gl_pathv[i]))
+            status = ax_strings_add(out, "%s", found.gl_pathv[i]);
     globfree(&found);
-    if (status == AX_OK && !out->n)
+    if (status == AX_OK && !out->count)
         status = ax_fail(AX_ERR_DATA, "no file matches the pattern %s", pattern);
     if (status == AX_OK)
         sort_names(out);
     else
-        data_names_fini(out);
+        ax_strings_fini(out);
     return status;
 }
 
 /* The contents of a directory tree. */
 typedef struct content {
-    data_names tokens; /* paths of the token files */
+    ax_strings tokens; /* paths of the token files */
     size_t certain;    /* number of token files whose format is not guessed from the suffix .bin alone */
     char *other;       /* path of one file that is not a token file; NULL: there is none */
 } content;
-
-static ax_status list_dir(const char *dir, content *c);
 
 static bool is_link(const char *path)
 {
@@ -111,71 +73,78 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Adds the file `path`, or the files below the directory `path`, to *c; takes ownership of `path`. Symbolic
- * links to directories are not followed, as in a directory of text files (corpus.c). */
-static ax_status add_entry(content *c, char *path)
+/* Calls `fn` for the file `path`, or for the files below the directory `path`. */
+static ax_status each_below(const char *path, data_file_fn *fn, void *user)
 {
-    ax_data_format format = AX_DATA_TREE;
-    if (ax_path_is_dir(path)) {
-        ax_status status = is_link(path) ? AX_OK : list_dir(path, c);
-        free(path);
-        return status;
-    }
-    bool tokens =
-        data_has_suffix(path, ".tok") || data_has_suffix(path, ".bin") || data_has_suffix(path, ".idx");
-    if (!tokens) {
-        free(c->other);
-        c->other = path;
-        return AX_OK;
-    }
-    c->certain += data_detect_file(path, &format) == AX_OK && format != AX_DATA_NANOGPT;
-    return add_name(&c->tokens, path);
+    struct stat info;
+    if (stat(path, &info))
+        return fn(user, path, NULL, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return fn(user, path, &info, NULL);
+    return is_link(path) ? AX_OK : data_each_file(path, fn, user);
 }
 
-static ax_status list_dir(const char *dir, content *c)
+ax_status data_each_file(const char *dir, data_file_fn *fn, void *user)
 {
-    DIR *stream = opendir(dir);
-    AX_CHECK(stream, AX_ERR_DATA, "cannot list the directory %s: %s", dir, strerror(errno));
-    ax_status status = AX_OK;
-    const struct dirent *entry;
-    while (status == AX_OK && (entry = readdir(stream))) {
+    ax_strings names;
+    ax_status status = ax_dir_list(dir, &names);
+    if (status == AX_ERR_DATA)
+        status = fn(user, dir, NULL, ax_error_message());
+    for (size_t i = 0; i < names.count && status == AX_OK; i++) {
         char *path;
-        if (entry->d_name[0] == '.')
+        if (names.items[i][0] == '.')
             continue;
-        status = ax_path_join(dir, entry->d_name, &path);
-        if (status == AX_OK)
-            status = add_entry(c, path);
+        status = ax_path_join(dir, names.items[i], &path);
+        if (status == AX_OK) {
+            status = each_below(path, fn, user);
+            free(path);
+        }
     }
-    closedir(stream);
+    ax_strings_fini(&names);
     return status;
+}
+
+/* Adds the file `path` to the content `user`. */
+static ax_status add_file(void *user, const char *path, const struct stat *info, const char *why)
+{
+    content *c = user;
+    ax_data_format format = AX_DATA_TREE;
+    AX_CHECK(info || !ax_path_is_dir(path), AX_ERR_DATA, "%s", why);
+    if (!data_has_suffix(path, ".tok") && !data_has_suffix(path, ".bin") && !data_has_suffix(path, ".idx")) {
+        free(c->other);
+        c->other = NULL;
+        return ax_strdup(path, &c->other);
+    }
+    c->certain += data_detect_file(path, &format) == AX_OK && format != AX_DATA_NANOGPT;
+    return ax_strings_add(&c->tokens, "%s", path);
 }
 
 /* Lists the token files in a directory and below it. If there are also other files, the directory counts as a
  * directory of text, and the list is empty. But it is an error to have other files beside a file that is
  * certainly a token file (not only by the suffix .bin). */
-static ax_status list_tokens(const char *dir, data_names *out)
+static ax_status list_tokens(const char *dir, ax_strings *out)
 {
     content c = {0};
-    *out = (data_names){0};
-    ax_status status = list_dir(dir, &c);
+    *out = (ax_strings){0};
+    ax_status status = data_each_file(dir, add_file, &c);
     if (status == AX_OK && c.certain && c.other)
         status = ax_fail(AX_ERR_DATA,
                          "%s holds token files (%s) and other files (%s): name the files to read, for "
                          "example with the pattern %s/*.tok",
-                         dir, c.tokens.path[0], c.other, dir);
-    if (status == AX_OK && !c.other && c.tokens.n) {
+                         dir, c.tokens.items[0], c.other, dir);
+    if (status == AX_OK && !c.other && c.tokens.count) {
         sort_names(&c.tokens);
         *out = c.tokens;
     } else {
-        data_names_fini(&c.tokens);
+        ax_strings_fini(&c.tokens);
     }
     free(c.other);
     return status;
 }
 
-ax_status data_list(const char *path, data_names *out)
+ax_status data_list(const char *path, ax_strings *out)
 {
-    *out = (data_names){0};
+    *out = (ax_strings){0};
     if (data_is_pattern(path))
         return data_match(path, out);
     return ax_path_is_dir(path) ? list_tokens(path, out) : AX_OK;
@@ -227,12 +196,13 @@ static void add_info(ax_data *data, const ax_data *part)
     sum->checksum = data_sum_add(sum->checksum, more->checksum);
 }
 
-ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id)
+ax_status data_open_parts(ax_data *data, const ax_strings *names, int64_t end_id)
 {
-    AX_TRY(ax_calloc(names->n + 1, sizeof(ax_data *), &data->part)); /* NULL-terminated, for ax_data_close */
-    AX_TRY(ax_calloc(names->n + 1, sizeof *data->part_at, &data->part_at));
-    for (size_t i = 0; i < names->n; i++) {
-        AX_TRY(data_open_file(names->path[i], end_id, &data->part[i]));
+    AX_TRY(
+        ax_calloc(names->count + 1, sizeof(ax_data *), &data->part)); /* NULL-terminated, for ax_data_close */
+    AX_TRY(ax_calloc(names->count + 1, sizeof *data->part_at, &data->part_at));
+    for (size_t i = 0; i < names->count; i++) {
+        AX_TRY(data_open_file(names->items[i], end_id, &data->part[i]));
         AX_TRY(check_alike(data->part[0], data->part[i]));
         add_info(data, data->part[i]);
         data->part_at[i + 1] = data->info.tokens;

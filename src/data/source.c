@@ -449,7 +449,7 @@ ax_status data_open_file(const char *path, int64_t end_id, ax_data **out)
     return status;
 }
 
-static ax_status open_shards(const char *path, const data_names *names, int64_t end_id, ax_data **out)
+static ax_status open_shards(const char *path, const ax_strings *names, int64_t end_id, ax_data **out)
 {
     ax_data *data;
     AX_TRY(ax_calloc(1, sizeof *data, &data));
@@ -464,11 +464,12 @@ static ax_status open_shards(const char *path, const data_names *names, int64_t 
 
 ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out)
 {
-    data_names names;
+    ax_strings names;
     *out = NULL;
     AX_TRY(data_list(path, &names));
-    ax_status status = names.n ? open_shards(path, &names, end_id, out) : data_open_file(path, end_id, out);
-    data_names_fini(&names);
+    ax_status status =
+        names.count ? open_shards(path, &names, end_id, out) : data_open_file(path, end_id, out);
+    ax_strings_fini(&names);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "data/unpack.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 /* The header of the packed token file, byte for byte as axonn/data.h lists it. */
 typedef struct tok_header {
@@ -83,12 +84,6 @@ typedef enum data_index_kind {
 /* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a binary
  * search reads the file only within the part of the index between two of these starts. */
 enum { COARSE_MAX = 4096 };
-
-/* A list of paths; the caller releases it with data_names_fini. */
-typedef struct data_names {
-    char **path;
-    size_t n;
-} data_names;
 
 /* The rows of a source whose documents are packed (whole documents side by side in a row; pack.c). A piece is
  * a document, or a part of a document that is longer than a row. */
@@ -209,10 +204,14 @@ int data_part_of(const ax_data *data, int64_t token);
  * or the token files of a directory. For any other path the list is empty. AX_ERR_DATA: no file matches the
  * pattern, or a directory has other files beside a file that is certainly a token file (not only by the
  * suffix .bin). */
-AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
+AX_MUST_CHECK ax_status data_list(const char *path, ax_strings *out);
 /* Lists the files that match a shell pattern. AX_ERR_DATA: there are none. */
-AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
-void data_names_fini(data_names *names);
+AX_MUST_CHECK ax_status data_match(const char *pattern, ax_strings *out);
+/* Calls `fn` for each file below directory `dir`, in byte order of their names, except those whose names
+ * begin with a dot and those below symbolic links to directories. For a file that cannot be accessed, and for
+ * a directory that cannot be listed, `info` is NULL, and `why` says why. */
+typedef ax_status data_file_fn(void *user, const char *path, const struct stat *info, const char *why);
+AX_MUST_CHECK ax_status data_each_file(const char *dir, data_file_fn *fn, void *user);
 /* Returns true if a path is a shell pattern: it contains *, ? or [, and no file, directory or Megatron-LM
  * data set has exactly this name. */
 bool data_is_pattern(const char *path);
@@ -224,7 +223,7 @@ AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 /* Opens a source of one file. */
 AX_MUST_CHECK ax_status data_open_file(const char *path, int64_t end_id, ax_data **out);
 /* Opens the files `names` as the shards of `data`. The caller closes `data`, also on failure. */
-AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id);
+AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const ax_strings *names, int64_t end_id);
 
 /* Makes the .idx and .bin paths of a Megatron-LM data set from either path or their common prefix; the caller
  * frees both. */

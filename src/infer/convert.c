@@ -8,7 +8,6 @@
 #include "infer/adapter.h"
 #include "infer/beside.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -188,60 +187,30 @@ static ax_status copy_weights(converter *c)
 
 /* ---- small files --------------------------------------------------------------------------------- */
 
-static ax_status sync_and_close(int fd, const char *path, ax_status status)
+/* Writes a file of the result. */
+static ax_status write_file(const converter *c, const char *name, const char *data, size_t size)
 {
-    if (status == AX_OK && fsync(fd))
-        status = ax_fail(AX_ERR_DATA, "cannot write %s to disk (fsync): %s", path, strerror(errno));
-    if (close(fd) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "cannot write %s to disk (close): %s", path, strerror(errno));
+    char *path;
+    AX_TRY(ax_path_join(c->aside, name, &path));
+    ax_status status = ax_file_write_synced(path, data, size);
+    free(path);
     return status;
-}
-
-/* Creates a file of the result; the caller closes *fd and frees *path. */
-static ax_status create(const converter *c, const char *name, char **path, int *fd)
-{
-    AX_TRY(ax_path_join(c->aside, name, path));
-    *fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (*fd >= 0)
-        return AX_OK;
-    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", *path, strerror(errno));
-    free(*path);
-    return status;
-}
-
-static ax_status copy_bytes(int in, const char *from, int out, const char *to)
-{
-    char bytes[16384];
-    for (;;) {
-        ssize_t n = read(in, bytes, sizeof bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", from, strerror(errno));
-        if (!n)
-            return AX_OK;
-        AX_TRY(ax_write_all(out, bytes, (size_t)n, to));
-    }
 }
 
 static ax_status copy_file(const converter *c, const char *from, const char *name)
 {
-    char *to;
-    int in, out;
-    AX_TRY(ax_file_open(from, &in));
-    ax_status status = create(c, name, &to, &out);
-    if (status == AX_OK) {
-        status = sync_and_close(out, to, copy_bytes(in, from, out, to));
-        free(to);
-    }
-    close(in);
+    char *data;
+    size_t size;
+    AX_TRY(ax_file_read(from, &data, &size));
+    ax_status status = write_file(c, name, data, size);
+    free(data);
     return status;
 }
 
 static ax_status write_config(const converter *c, const char *from)
 {
-    char *text, *to;
+    char *text;
     size_t size;
-    int fd;
     ax_buf out = {0};
     AX_TRY(ax_file_read(from, &text, &size));
     ax_status status =
@@ -249,11 +218,7 @@ static ax_status write_config(const converter *c, const char *from)
                                c->model.base && ax_model_config_is_untied_by_adapter(&c->model.config), &out);
     free(text);
     if (status == AX_OK)
-        status = create(c, "config.json", &to, &fd);
-    if (status == AX_OK) {
-        status = sync_and_close(fd, to, ax_write_all(fd, out.data, out.size, to));
-        free(to);
-    }
+        status = write_file(c, "config.json", out.data, out.size);
     ax_buf_fini(&out);
     return status;
 }
@@ -268,16 +233,6 @@ static bool is_of_adapter(const converter *c, const char *dir, const char *name)
                                    !strcmp(name, "config.json"));
 }
 
-static bool exists_aside(const converter *c, const char *name)
-{
-    char *path;
-    if (ax_path_join(c->aside, name, &path) != AX_OK)
-        return false;
-    bool there = ax_path_exists(path);
-    free(path);
-    return there;
-}
-
 /* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's
  * directory is copied before the base model's directory. So a file of the base model is skipped if the
  * adapter has a file of the same name. */
@@ -287,7 +242,8 @@ static ax_status copy_entry(const converter *c, const char *dir, const char *nam
     struct stat info;
     if (!fnmatch("*.safetensors", name, 0))
         ax_beside_say_link(dir, name);
-    if (!ax_beside_copied(name) || (c->model.base && (is_of_adapter(c, dir, name) || exists_aside(c, name))))
+    if (!ax_beside_copied(name) ||
+        (c->model.base && (is_of_adapter(c, dir, name) || ax_dir_has(c->aside, name))))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
@@ -307,19 +263,13 @@ static ax_status copy_entry(const converter *c, const char *dir, const char *nam
     return status;
 }
 
-static ax_status copy_small_files(const converter *c, const char *dir, bool *config)
+static ax_status copy_small_files(const converter *c, const char *dir)
 {
-    struct dirent **entry;
-    int n = scandir(dir, &entry, NULL, alphasort);
-    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list the files in %s: %s", dir, strerror(errno));
-    ax_status status = AX_OK;
-    for (int i = 0; i < n; i++) {
-        *config = *config || !strcmp(entry[i]->d_name, "config.json");
-        if (status == AX_OK)
-            status = copy_entry(c, dir, entry[i]->d_name);
-        free(entry[i]);
-    }
-    free(entry);
+    ax_strings names;
+    ax_status status = ax_dir_list(dir, &names);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        status = copy_entry(c, dir, names.items[i]);
+    ax_strings_fini(&names);
     AX_TRY(status);
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA,
              "%s was removed while its files were copied, perhaps by a run that keeps only its newest "
@@ -330,11 +280,10 @@ static ax_status copy_small_files(const converter *c, const char *dir, bool *con
 
 static ax_status copy_all_small_files(const converter *c)
 {
-    bool config = false;
-    AX_TRY(copy_small_files(c, c->args->dir, &config));
+    AX_TRY(copy_small_files(c, c->args->dir));
     if (c->model.base)
-        AX_TRY(copy_small_files(c, c->model.base, &config));
-    AX_CHECK(config, AX_ERR_DATA,
+        AX_TRY(copy_small_files(c, c->model.base));
+    AX_CHECK(ax_dir_has(c->aside, "config.json"), AX_ERR_DATA,
              "%s has no config.json, which a model needs: copy it there from the model's source",
              c->args->dir);
     return AX_OK;

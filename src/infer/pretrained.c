@@ -129,12 +129,8 @@ static ax_status read_tokenizer(const char *dir, ax_tokenizer **out)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.json"};
     bool there = false;
-    for (size_t i = 0; i < AX_COUNT(files); i++) {
-        char *path;
-        AX_TRY(ax_path_join(dir, files[i], &path));
-        there = there || ax_path_exists(path);
-        free(path);
-    }
+    for (size_t i = 0; i < AX_COUNT(files); i++)
+        there = there || ax_dir_has(dir, files[i]);
     return there ? ax_tokenizer_load(dir, out) : AX_OK;
 }
 

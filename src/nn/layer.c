@@ -40,14 +40,12 @@ ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
         ax_layer_destroy(&child);
         return ax_fail_code_(ax_error_status());
     }
-    ax_layer **children = realloc(parent->child, (size_t)(parent->children + 1) * sizeof *children);
-    if (!children) {
+    ax_status status = ax_list_grow(&parent->child, (size_t)parent->children, sizeof(ax_layer *));
+    if (status == AX_OK)
+        parent->child[parent->children++] = child;
+    else
         ax_layer_destroy(&child);
-        return ax_fail(AX_ERR_MEMORY, "not enough memory for another layer in \"%s\"", parent->name);
-    }
-    parent->child = children;
-    children[parent->children++] = child;
-    return AX_OK;
+    return status;
 }
 
 static double event_begin(const ax_layer *layer) { return layer->ctx->dev->ring ? ax_now() : 0; }

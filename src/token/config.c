@@ -48,12 +48,7 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
         tok->chat_template_apart = true;
     }
     free(path);
-    if (status == AX_OK)
-        status = ax_path_join(dir, "additional_chat_templates/tool_use.jinja", &path);
-    if (status == AX_OK) {
-        tok->tool_template |= ax_path_exists(path);
-        free(path);
-    }
+    tok->tool_template |= ax_dir_has(dir, "additional_chat_templates/tool_use.jinja");
     return status;
 }
 

@@ -159,23 +159,13 @@ ax_status tok_refuse_sentencepiece(const char *dir)
         dir, dir, dir);
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    char *path;
-    if (ax_path_join(dir, name, &path) != AX_OK)
-        return false;
-    bool there = ax_path_exists(path);
-    free(path);
-    return there;
-}
-
 /* Fails, because `dir` contains neither tokenizer.json nor GPT-2's vocab.json and merges.txt. */
 static ax_status refuse_directory(const char *dir)
 {
-    if (has_file(dir, "tokenizer.model"))
+    if (ax_dir_has(dir, "tokenizer.model"))
         return tok_refuse_sentencepiece(dir);
     AX_CHECK(
-        !has_file(dir, "tekken.json"), AX_ERR_DATA,
+        !ax_dir_has(dir, "tekken.json"), AX_ERR_DATA,
         "%s has a tekken.json (the tokenizer of Mistral's own programs) but no tokenizer.json, the file that "
         "is "
         "read here: get that file from the model's page (hf download ORG/NAME tokenizer.json --local-dir %s)",

@@ -15,17 +15,12 @@ static double number(const json_t *row, const char *key)
     return json_is_null(value) ? (double)NAN : json_number_value(value);
 }
 
-static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
+static ax_status add_point(ax_history *h, const json_t *row)
 {
     bool eval = json_object_get(row, "eval_loss") != NULL;
     if (!eval && !json_object_get(row, "loss"))
         return AX_OK; /* the first row, which describes the run and no step */
-    if (h->n == *capacity) {
-        *capacity = *capacity ? 2 * *capacity : 256;
-        ax_history_point *point = realloc(h->point, (size_t)*capacity * sizeof *point);
-        AX_CHECK(point, AX_ERR_MEMORY, "not enough memory for %d rows of a run's metrics.jsonl", *capacity);
-        h->point = point;
-    }
+    AX_TRY(ax_list_grow(&h->point, (size_t)h->n, sizeof *h->point));
     h->point[h->n++] = (ax_history_point){.step = json_integer_value(json_object_get(row, "step")),
                                           .loss = number(row, eval ? "eval_loss" : "loss"),
                                           .grad_norm = number(row, "grad_norm"),
@@ -38,7 +33,7 @@ static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
 
 static ax_status read_rows(const char *path, const char *data, size_t size, ax_history *out)
 {
-    int capacity = 0, line_number = 1;
+    int line_number = 1;
     for (const char *line = data, *end; line < data + size; line = end + 1, line_number++) {
         end = memchr(line, '\n', (size_t)(data + size - line));
         if (!end)
@@ -48,7 +43,7 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
         if (status != AX_OK)
             ax_error_context("%s:%d", path, line_number);
         AX_TRY(status);
-        status = add_point(out, &capacity, row);
+        status = add_point(out, row);
         json_decref(row);
         AX_TRY(status);
     }

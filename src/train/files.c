@@ -3,8 +3,6 @@
 #include "infer/beside.h"
 #include "train/train.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,20 +20,15 @@ void ax_train_files_fini(ax_train_files *files)
 
 ax_status ax_train_files_add(ax_train_files *files, const char *name, char *data, size_t size)
 {
-    ax_train_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
-    ax_train_file *file = grown ? &grown[files->n] : NULL;
-    files->file = grown ? grown : files->file;
-    ax_status status =
-        grown ? ax_strdup(name, &file->name)
-              : ax_fail(AX_ERR_MEMORY, "not enough memory to keep the file %s for checkpoints", name);
-    if (status != AX_OK) {
+    char *copy;
+    ax_status status = ax_list_grow(&files->file, (size_t)files->n, sizeof *files->file);
+    if (status == AX_OK)
+        status = ax_strdup(name, &copy);
+    if (status == AX_OK)
+        files->file[files->n++] = (ax_train_file){.name = copy, .data = data, .size = size};
+    else
         free(data);
-        return status;
-    }
-    file->data = data;
-    file->size = size;
-    files->n++;
-    return AX_OK;
+    return status;
 }
 
 void ax_train_files_remove(ax_train_files *files, const char *name)
@@ -64,11 +57,7 @@ static ax_status add_from(ax_train_files *files, const char *dir, const char *na
  * nothing. */
 static ax_status add_existing(ax_train_files *files, const char *dir, const char *name, const char *as)
 {
-    char *path;
-    AX_TRY(ax_path_join(dir, name, &path));
-    bool there = ax_path_exists(path);
-    free(path);
-    return there ? add_from(files, dir, name, as) : AX_OK;
+    return ax_dir_has(dir, name) ? add_from(files, dir, name, as) : AX_OK;
 }
 
 /* ---- files that the run writes ------------------------------------------------------------------- */
@@ -187,17 +176,12 @@ static ax_status log_files(const char *dir, const ax_train_files *files, const a
  * read, or `dir` was removed meanwhile. */
 static ax_status read_files(const ax_train_run *run, const char *dir, ax_train_files *out)
 {
-    struct dirent **entry;
+    ax_strings names;
     ax_buf directories = {0};
-    int n = scandir(dir, &entry, NULL, alphasort);
-    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list the files in %s: %s", dir, strerror(errno));
-    ax_status status = AX_OK;
-    for (int i = 0; i < n; i++) {
-        if (status == AX_OK)
-            status = add_beside(run, dir, entry[i]->d_name, out, &directories);
-        free(entry[i]);
-    }
-    free(entry);
+    ax_status status = ax_dir_list(dir, &names);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++)
+        status = add_beside(run, dir, names.items[i], out, &directories);
+    ax_strings_fini(&names);
     if (status == AX_OK && !ax_path_exists(dir))
         status = ax_fail(AX_ERR_DATA,
                          "%s was removed while its files were read, perhaps by a run that keeps only its "

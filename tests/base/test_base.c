@@ -158,6 +158,31 @@ static void files(void **state)
     free(file);
 }
 
+static void directories(void **state)
+{
+    (void)state;
+    static const char *const written[] = {"b", "B", ".hidden", "a"}, *const listed[] = {".hidden", "B", "a",
+                                                                                        "b"};
+    char dir[] = "/tmp/axonn-base-XXXXXX", *path;
+    ax_strings names;
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < AX_COUNT(written); i++) {
+        assert_false(ax_dir_has(dir, written[i]));
+        assert_int_equal(ax_path_join(dir, written[i], &path), AX_OK);
+        assert_int_equal(ax_file_write_synced(path, "text", 4), AX_OK);
+        assert_true(ax_dir_has(dir, written[i]));
+        assert_int_equal(ax_dir_list(path, &names), AX_ERR_DATA);
+        ax_strings_fini(&names);
+        free(path);
+    }
+    assert_int_equal(ax_dir_list(dir, &names), AX_OK);
+    assert_int_equal(names.count, AX_COUNT(listed));
+    for (size_t i = 0; i < names.count; i++)
+        assert_string_equal(names.items[i], listed[i]);
+    ax_strings_fini(&names);
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+}
+
 /* Both neighbours of a region fault: a child that touches one dies of a signal or a sanitizer's report. */
 static void guard_pages(void **state)
 {
@@ -243,6 +268,7 @@ int main(void)
                                        cmocka_unit_test(normals_are_those_of_the_library),
                                        cmocka_unit_test(permutation_is_a_bijection),
                                        cmocka_unit_test(files),
+                                       cmocka_unit_test(directories),
                                        cmocka_unit_test(guard_pages),
                                        cmocka_unit_test(words),
                                        cmocka_unit_test(threads_do_not_inherit_a_core)};

@@ -99,11 +99,9 @@ static ax_status put_entry(list *l, const entry *e, bool instead)
             l->entries[i] = *e;
         return AX_OK;
     }
-    entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
-    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory to keep %zu plans of GEMMs", l->n + 1);
-    l->entries = entries;
-    memmove(entries + i + 1, entries + i, (l->n - i) * sizeof *entries);
-    entries[i] = *e;
+    AX_TRY(ax_list_grow(&l->entries, l->n, sizeof *l->entries));
+    memmove(l->entries + i + 1, l->entries + i, (l->n - i) * sizeof *l->entries);
+    l->entries[i] = *e;
     l->n++;
     return AX_OK;
 }

@@ -140,6 +140,7 @@ static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *fir
                                 int64_t *count)
 {
     int32_t ids[1024];
+    uint8_t begins[AX_COUNT(ids)]; /* begins[i]: whether a document starts after ids[i] */
     int64_t tokens = data->info.tokens;
     AX_CHECK(data->info.end_id >= 0, AX_ERR_USAGE,
              "%s (%s) has no index of documents: give --end-id, the id of the token that ends a document",
@@ -148,8 +149,9 @@ static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *fir
     for (int64_t at = 0, n; at < tokens; at += n) {
         n = ax_min((int64_t)AX_COUNT(ids), tokens - at);
         AX_TRY(ax_data_tokens(data, at, n, ids));
+        AX_TRY(data_mark_starts(data, NULL, ids, at + 1, n, begins));
         for (int64_t i = 0; i < n; i++) {
-            if (ids[i] != data->info.end_id && at + i + 1 < tokens)
+            if (!begins[i] && at + i + 1 < tokens)
                 continue;
             *end = at + i + 1;
             if ((*count)++ == index)
@@ -270,43 +272,28 @@ static void start_document(marks *m, int64_t start)
     m->from = start;
 }
 
-/* Calls start_document for each document that starts in tokens a+1 ... end of a source that has a document
- * index. `end` is less than the number of tokens of the source. */
-static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, marks *m)
+/* Calls start_document for each document that starts at one of the tokens that positions 0 ... used-1 of a
+ * row predict. `a` is the first token of the row. */
+static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, int64_t a, marks *m)
 {
+    enum { BLOCK = 2048 };
+    const bool indexed = data->index_kind != INDEX_NONE;
+    int32_t part[BLOCK] = {0};
+    uint8_t begins[BLOCK];
     data_walk walk;
-    AX_TRY(data_walk_begin(&walk, data, a));
-    while (walk.end <= end) {
-        start_document(m, walk.end - a);
-        AX_TRY(data_walk_next(&walk));
+    if (!shape->mask_documents || (!indexed && data->info.end_id < 0))
+        return AX_OK;
+    if (indexed)
+        AX_TRY(data_walk_begin(&walk, data, a));
+    for (int64_t t = 0, n; t < m->used; t += n) {
+        n = ax_min(m->used - t, BLOCK);
+        if (!indexed && !m->row)
+            AX_TRY(data_read_tokens(data, a + t, n, part));
+        AX_TRY(data_mark_starts(data, &walk, m->row ? m->row->tokens + t : part, a + t + 1, n, begins));
+        for (const uint8_t *at = begins; (at = memchr(at, 1, (size_t)(begins + n - at))); at++)
+            start_document(m, t + (at - begins) + 1);
     }
     return AX_OK;
-}
-
-/* Calls start_document for each document that starts in tokens a+1 ... end of a source without a document
- * index: a document starts after each end_id. */
-static ax_status mark_scanned(const ax_data *data, int64_t a, int64_t end, marks *m)
-{
-    enum { PART = 1024 };
-    int32_t part[PART] = {0};
-    for (int64_t at = a, n; at < end; at += n) {
-        const int32_t *ids = m->row ? m->row->tokens + (at - a) : part;
-        n = ax_min(end - at, PART);
-        if (!m->row)
-            AX_TRY(data_read_tokens(data, at, n, part));
-        for (int64_t i = 0; i < n; i++)
-            if (ids[i] == data->info.end_id)
-                start_document(m, at + i + 1 - a);
-    }
-    return AX_OK;
-}
-
-static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, int64_t a, int64_t end,
-                                marks *m)
-{
-    if (shape->mask_documents && data->index_kind != INDEX_NONE)
-        return mark_indexed(data, a, end, m);
-    return shape->mask_documents && data->info.end_id >= 0 ? mark_scanned(data, a, end, m) : AX_OK;
 }
 
 /* Copies tokens first ... first+count-1 of a source to the inputs of a row, from position t on, and tokens
@@ -347,7 +334,7 @@ static ax_status read_stream(const ax_data *data, const ax_row_shape *shape, int
     if (m->row)
         AX_TRY(copy_inputs(data, a, m->used, m->row, 0));
     if (m->row || !by_token(data, shape))
-        AX_TRY(mark_documents(data, shape, a, a + m->used, m));
+        AX_TRY(mark_documents(data, shape, a, m));
     if (by_token(data, shape))
         return decide_targets(data, shape, a, m->used, 0, m);
     m->targets.kept = m->used - m->found;

@@ -119,6 +119,23 @@ ax_status data_walk_next(data_walk *w)
     return find_walk_end(w, w->first);
 }
 
+ax_status data_mark_starts(const ax_data *data, data_walk *walk, const int32_t *before, int64_t first,
+                           int64_t count, uint8_t *begins)
+{
+    const int64_t end_id = data->info.end_id;
+    memset(begins, 0, (size_t)count);
+    if (data->index_kind == INDEX_NONE) {
+        for (int64_t i = 0; i < count && end_id >= 0; i++)
+            begins[i] = before[i] == end_id;
+        return AX_OK;
+    }
+    while (walk->end < first + count) {
+        begins[walk->end - first] = 1;
+        AX_TRY(data_walk_next(walk));
+    }
+    return AX_OK;
+}
+
 /* Fills data->coarse with the index of the first token of every coarse_step-th document, which speeds up
  * searches. Fails if the first document does not start at token 0, or if one of these starts is out of order
  * or past the last token. */

@@ -153,6 +153,13 @@ AX_MUST_CHECK ax_status data_walk_begin(data_walk *walk, const ax_data *data, in
 /* Goes on to the next document; after the last one, first = end = N. */
 AX_MUST_CHECK ax_status data_walk_next(data_walk *walk);
 
+/* Sets begins[i] to 1 if a document starts at token first + i of a source, 0 <= i < count, and to 0 if none
+ * does; first >= 1. In a source with an index, `walk` must be at the document that holds token first - 1, and
+ * is moved to the one that holds the last of the tokens. In a source without, a document starts after each
+ * end_id; before[i] must be token first + i - 1 if there is an end_id. */
+AX_MUST_CHECK ax_status data_mark_starts(const ax_data *data, data_walk *walk, const int32_t *before,
+                                         int64_t first, int64_t count, uint8_t *begins);
+
 /* ---- targets.c ----------------------------------------------------------------------------------- */
 
 typedef struct data_targets {

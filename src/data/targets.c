@@ -10,7 +10,7 @@
 enum { BLOCK = 2048 };
 typedef struct block {
     int64_t first, count;
-    int64_t document; /* index of the first token of the document that holds token `first`. In a source with
+    int64_t document; /* index of the first token of the document that holds token first - 1. In a source with
                          an end_id but no index: `origin` if that document starts before `origin` */
     uint64_t mask[BLOCK / 64]; /* mask bits of the tokens; all 1 if no mask is used */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
@@ -25,42 +25,6 @@ typedef struct block {
 bool data_is_masked(const ax_data *data, const ax_row_shape *shape)
 {
     return shape->answers && data->info.targets >= 0;
-}
-
-/* ---- documents ----------------------------------------------------------------------------------- */
-
-/* Finds the documents of a block from the index. `walk` must be at the document that holds token `first`, and
- * is moved to the document that holds the token after the block. */
-static ax_status find_indexed(data_walk *walk, block *b)
-{
-    const int64_t end = b->first + b->count;
-    b->document = walk->first;
-    b->begins[0] = walk->first == b->first;
-    while (walk->end <= end && walk->end < walk->data->info.tokens) {
-        if (walk->end < end)
-            b->begins[walk->end - b->first] = 1;
-        AX_TRY(data_walk_next(walk));
-    }
-    return AX_OK;
-}
-
-/* Finds the documents of a block in a source without an index, where a document starts after each end_id. If
- * there is no end_id, the source is one document. */
-static void find_scanned(int64_t end_id, block *b)
-{
-    b->document = end_id < 0 ? 0 : b->origin;
-    b->begins[0] = b->first == 0;
-    if (end_id < 0)
-        return;
-    const int32_t *before = b->tokens + (b->first - b->origin) - 1; /* before[i]: token first + i - 1 */
-    for (int64_t i = b->origin - b->first + 1; i < b->count; i++) {
-        if (before[i] != end_id)
-            continue;
-        if (i <= 0)
-            b->document = b->first + i;
-        if (i >= 0)
-            b->begins[i] = 1;
-    }
 }
 
 /* ---- the goldfish loss --------------------------------------------------------------------------- */
@@ -89,25 +53,28 @@ static int64_t sum_of(const uint8_t *bytes, int64_t n)
 }
 
 /* Finds where documents begin in a block. Reads the tokens of the block, if this search or the goldfish loss
- * needs them. */
+ * needs them. `walk`, used only with an index, must be at the document that holds the token before the block.
+ */
 static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_walk *walk, block *b)
 {
     const bool indexed = data->index_kind != INDEX_NONE, hashed = g->k && g->kind == AX_GOLDFISH_HASHED;
+    const bool scanned = !indexed && data->info.end_id >= 0;
     b->origin = ax_max(b->first - (hashed ? g->window : 1), 0);
-    if (hashed || (!indexed && data->info.end_id >= 0))
+    if (hashed || scanned)
         AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));
-    if (indexed)
-        return find_indexed(walk, b);
-    find_scanned(data->info.end_id, b);
-    return AX_OK;
+    b->document = indexed ? walk->first : scanned ? b->origin : 0;
+    for (int64_t i = b->origin + 1; scanned && i < b->first; i++)
+        if (b->tokens[i - 1 - b->origin] == data->info.end_id)
+            b->document = i;
+    return data_mark_starts(data, walk, b->tokens + (b->first - 1 - b->origin), b->first, b->count,
+                            b->begins);
 }
 
 /* Returns true if the targets depend on where documents begin. */
 static bool needs_documents(const ax_row_shape *shape) { return shape->mask_documents || shape->goldfish.k; }
 
-/* Decides which tokens of a block are targets; b->first and b->count must be set. `walk` must be at the
- * document that holds the block's first token; it is not used if the source has no index or needs_documents
- * is false. */
+/* Decides which tokens of a block are targets; b->first and b->count must be set. `walk` is not used if the
+ * source has no index or needs_documents is false; else as for find_documents. */
 static ax_status decide(const ax_data *data, const ax_row_shape *shape, const goldfish_hash *hash,
                         data_walk *walk, block *b, data_targets *sum)
 {
@@ -138,7 +105,7 @@ ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, in
     const goldfish_hash hash = shape->goldfish.k ? goldfish_hash_for(&shape->goldfish) : (goldfish_hash){0};
     *sum = (data_targets){0};
     if (data->index_kind != INDEX_NONE && needs_documents(shape))
-        AX_TRY(data_walk_begin(&walk, data, first));
+        AX_TRY(data_walk_begin(&walk, data, first - 1));
     for (int64_t at = 0; at < count; at += b.count) {
         b.first = first + at;
         b.count = ax_min(count - at, BLOCK);

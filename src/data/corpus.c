@@ -67,18 +67,14 @@ static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
-/* Returns the format of a file found below a directory: JSONL or JSON, by its first bytes, if its suffix is
- * .jsonl or .ndjson; JSONL, JSON or text if it is .json; else text. */
+/* Returns the format of a file found below a directory; as if it were empty, if it cannot be read. */
 static ax_data_format format_below(const char *path)
 {
     char head[DATA_HEAD_BYTES];
-    size_t n;
-    bool lines = data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson");
-    if (!lines && !data_has_suffix(path, ".json"))
-        return AX_DATA_TEXT;
-    if (data_read_head(path, head, &n) != AX_OK)
-        return lines ? AX_DATA_JSONL : AX_DATA_TEXT;
-    return lines ? data_jsonl_format(head, n, n < sizeof head) : data_json_format(head, n, n < sizeof head);
+    size_t n = 0;
+    if (data_is_json(path) && data_read_head(path, head, &n) != AX_OK)
+        n = 0;
+    return data_text_format(path, head, n);
 }
 
 static ax_status ignore_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)

@@ -93,7 +93,6 @@ ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void
     if (file->packing)
         AX_TRY(data_unpack_head(file->copy, file->path, file->packing, head, sizeof head, &unpacked));
     ssize_t n = file->packing ? (ssize_t)unpacked : pread(file->copy, head, sizeof head, 0);
-    bool complete = file->packing ? unpacked < sizeof head : file->bytes <= n;
-    file->format = data_json_format(head, (size_t)ax_max(n, 0), complete);
+    file->format = data_text_format(NULL, head, (size_t)ax_max(n, 0));
     return AX_OK;
 }

@@ -26,6 +26,15 @@ bool data_has_suffix(const char *path, const char *suffix)
     return n >= m && !memcmp(path + n - m, suffix, m);
 }
 
+static bool is_lines(const char *name)
+{
+    return data_has_suffix(name, ".jsonl") || data_has_suffix(name, ".ndjson");
+}
+
+bool data_is_json(const char *name) { return is_lines(name) || data_has_suffix(name, ".json"); }
+
+#define BLANKS " \t\r\n"
+
 static bool replaced_suffix_exists(const char *path, size_t stem, const char *suffix)
 {
     char other[4096];
@@ -270,56 +279,50 @@ static ax_status refuse_misnamed(const char *path, const char *name, const char 
 {
     const foreign *f = foreign_by_suffix(name);
     const char *packed = data_packed_suffix(name);
-    bool json =
-        data_has_suffix(name, ".jsonl") || data_has_suffix(name, ".ndjson") || data_has_suffix(name, ".json");
     AX_CHECK(
         !f && !*packed, AX_ERR_DATA,
         "%s has the suffix %s, but holds text: is it a message of a failed download? Get it again, or, if "
         "this is the text to read, name it .txt",
         path, f ? f->suffix : packed);
     size_t blank = 0;
-    while (blank < n && memchr(" \t\r\n", head[blank], 4))
+    while (blank < n && memchr(BLANKS, head[blank], strlen(BLANKS)))
         blank++;
-    const char *instead = json ? ax_file_stand_in(head + blank, n - blank) : NULL;
+    const char *instead = data_is_json(name) ? ax_file_stand_in(head + blank, n - blank) : NULL;
     return instead ? ax_fail(AX_ERR_DATA, "%s %s", path, instead) : AX_OK;
 }
 
-ax_data_format data_json_format(const char *head, size_t n, bool complete)
+/* Detects the format of a text that may be JSON. `at` is its beginning, without blanks. */
+static ax_data_format json_format(const char *at, bool complete)
 {
-    static const char blanks[] = " \t\r\n";
-    char text[DATA_HEAD_BYTES + 1];
-    snprintf(text, sizeof text, "%.*s", (int)n, head);
-    const char *at = text + (strncmp(text, DATA_BOM, strlen(DATA_BOM)) ? 0 : strlen(DATA_BOM));
-    at += strspn(at, blanks);
     const char *inside = at + (*at == '[' || *at == '{');
-    inside += strspn(inside, blanks);
+    inside += strspn(inside, BLANKS);
     if (*at == '[')
         return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
     /* If the first line ends with }, each line is expected to hold one object (JSONL). The same is assumed if
-     * the end of the first line is not in `head`. Else the object is spread over several lines (JSON). */
+     * the end of the first line is not in the text. Else the object is spread over several lines (JSON). */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
-    while (line && strchr(blanks, at[line - 1]))
+    while (line && strchr(BLANKS, at[line - 1]))
         line--;
     return !whole || at[line - 1] == '}' ? AX_DATA_JSONL : AX_DATA_JSON;
 }
 
-ax_data_format data_jsonl_format(const char *head, size_t n, bool complete)
+ax_data_format data_text_format(const char *name, const char *head, size_t n)
 {
-    const char *at = head, *end = head + n;
-    if (n >= strlen(DATA_BOM) && !memcmp(at, DATA_BOM, strlen(DATA_BOM)))
-        at += strlen(DATA_BOM);
-    while (at < end && strchr(" \t\r\n", *at))
-        at++;
-    const char *next = at + 1;
-    while (next < end && (*next == ' ' || *next == '\t' || *next == '\r'))
-        next++;
-    bool spread = next < end && *at == '{' && *next == '\n';
-    return (spread || (at < end && *at == '[')) && data_json_format(head, n, complete) == AX_DATA_JSON
-               ? AX_DATA_JSON
-               : AX_DATA_JSONL;
+    char text[DATA_HEAD_BYTES + 1];
+    if (name && !data_is_json(name))
+        return AX_DATA_TEXT;
+    snprintf(text, sizeof text, "%.*s", (int)n, head);
+    const char *at = text + (strncmp(text, DATA_BOM, strlen(DATA_BOM)) ? 0 : strlen(DATA_BOM));
+    at += strspn(at, BLANKS);
+    const ax_data_format format = json_format(at, n < DATA_HEAD_BYTES);
+    if (!name || !is_lines(name))
+        return format;
+    const char *next = at + (*at == '{');
+    next += strspn(next, " \t\r");
+    return format == AX_DATA_JSON && (*at == '[' || *next == '\n') ? AX_DATA_JSON : AX_DATA_JSONL;
 }
 
 static bool detect_magic(const char *head, size_t n, ax_data_format *out)
@@ -346,18 +349,12 @@ static ax_status detect_text(const char *path, data_packing packing, const char 
 {
     char name[NAME_BYTES];
     inner_name(path, packing, name);
-    const bool complete = n < DATA_HEAD_BYTES,
-               lines = data_has_suffix(name, ".jsonl") || data_has_suffix(name, ".ndjson");
     AX_TRY(data_refuse_wide(path, packing, head, n));
-    const char *zero = lines ? NULL : memchr(head, 0, n);
+    const char *zero = is_lines(name) ? NULL : memchr(head, 0, n);
     if (zero)
         return data_refuse_nul(path, packing, head, n, zero - head);
     AX_TRY(refuse_misnamed(path, name, head, n));
-    *out = AX_DATA_TEXT;
-    if (lines)
-        *out = data_jsonl_format(head, n, complete);
-    else if (data_has_suffix(name, ".json"))
-        *out = data_json_format(head, n, complete);
+    *out = data_text_format(name, head, n);
     return AX_OK;
 }
 

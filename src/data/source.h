@@ -251,14 +251,17 @@ AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file 
 
 bool data_has_suffix(const char *path, const char *suffix);
 
-/* Detects the format of a .json file or of a pipe by its first n bytes, `head`. `complete` is true if the
- * input has no more bytes. Returns AX_DATA_JSON for an array of objects or objects that are spread over
- * lines, AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
-ax_data_format data_json_format(const char *head, size_t n, bool complete);
-
-/* Detects the format of a .jsonl file by its first bytes: AX_DATA_JSON if it holds an array of objects, or an
- * object that is spread over lines, else AX_DATA_JSONL. */
-ax_data_format data_jsonl_format(const char *head, size_t n, bool complete);
+/* Returns true if the suffix of a file's name says that it holds JSON. */
+bool data_is_json(const char *name);
+/* Detects the format of a text by the suffix of its name (NULL: that of a pipe, which may be anything) and
+ * its first n bytes, `head`. If they are fewer than DATA_HEAD_BYTES, there are no more.
+ *
+ * .jsonl, .ndjson: AX_DATA_JSON for an array of objects or an object that is spread over lines from its first
+ *                  brace on, else AX_DATA_JSONL.
+ * .json, pipe:     AX_DATA_JSON for an array of objects or objects that are spread over lines, AX_DATA_JSONL
+ *                  for an object on each line, else AX_DATA_TEXT.
+ * others:          AX_DATA_TEXT. */
+ax_data_format data_text_format(const char *name, const char *head, size_t n);
 
 /* Returns the end of a path that says that the file is compressed, such as ".gz"; "" if it says nothing. */
 const char *data_packed_suffix(const char *path);

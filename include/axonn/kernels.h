@@ -576,30 +576,27 @@ typedef struct ax_update_array {
 } ax_update_array;
 enum { AX_UPDATE_UNIT = 64 };
 
-/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays of `dtype` (F64 or F32): g' = grad_scale·g; m =
- * beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -=
- * lr·(m/correction1)/(sqrt(v/correction2) + eps). `copy` (any float copy_dtype) gets the new weights, rounded
- * from w as stored, so that `copy` can be computed again from w alone. If numbers->skip is not 0, nothing is
- * written. n: number of elements of all arrays; copied: number of elements of the arrays with a copy. The
- * kernel reads `array`; ax_kernel_operands reads `table`, a copy of `array` in host memory. */
-typedef struct ax_adamw_args {
+/* The arguments of the optimizers' kernels, which update each of `arrays` arrays of `dtype` (F64 or F32). `copy`
+ * (any float copy_dtype) gets the new weights, rounded from w as stored, so that `copy` can be computed again
+ * from w alone. If numbers->skip is not 0, nothing is written. n: number of elements of all arrays; copied:
+ * number of elements of the arrays with a copy. The kernel reads `array`; ax_kernel_operands reads `table`, a
+ * copy of `array` in host memory.
+ *
+ * adamw (Loshchilov & Hutter): g' = grad_scale·g; m = beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²;
+ * w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps).
+ *
+ * sgd, as torch.optim.SGD: g' = grad_scale·g + decay·w; m = momentum·m + g'; w -= lr·m. If m is NULL: w -=
+ * lr·g'. */
+typedef struct ax_update_args {
     int64_t n, copied, arrays;
-    double beta1, beta2, eps, decay;
+    double beta1, beta2, eps; /* adamw only */
+    double momentum;          /* sgd only */
+    double decay;
     const ax_update_array *array;     /* device memory */
     const ax_update_array *table;     /* host memory */
     const ax_update_numbers *numbers; /* device memory */
     ax_dtype dtype, copy_dtype;
-} ax_adamw_args;
-
-/* SGD, as torch.optim.SGD: g' = grad_scale·g + decay·w; m = momentum·m + g'; w -= lr·m. If m is NULL: w -=
- * lr·g'. The other fields mean the same as in ax_adamw_args. */
-typedef struct ax_sgd_args {
-    int64_t n, copied, arrays;
-    double momentum, decay;
-    const ax_update_array *array, *table;
-    const ax_update_numbers *numbers;
-    ax_dtype dtype, copy_dtype;
-} ax_sgd_args;
+} ax_update_args, ax_adamw_args, ax_sgd_args;
 
 typedef enum ax_kernel {
 #define AX_KERNEL_ENUM(name) AX_K_##name,

@@ -61,24 +61,12 @@ typedef struct ax_hyper {
     int64_t step; /* index of the step, from 1, for Adam's bias correction */
 } ax_hyper;
 
-/* The parameter arrays that one launch updates. `array` has one entry (ax_update_array) for each of them, and
- * `arrays` is the number of entries; `table` is a copy of `array` in host memory. n: number of elements of
- * all these parameter arrays; copied: number of elements of those parameter arrays that have a copy in
- * copy_dtype. */
-typedef struct ax_update {
-    int64_t n, copied, arrays;
-    const ax_update_array *array, *table; /* `array` in device memory, `table` in host memory */
-    const ax_update_numbers *numbers;     /* device memory */
-    ax_dtype dtype, copy_dtype;
-} ax_update;
-
 typedef struct ax_optim {
     const char *name;
     int slots;                     /* number of state arrays per parameter */
     const char *const *slot_names; /* names of these arrays in PyTorch and in checkpoints: "exp_avg", … */
-    /* Updates master weights, state, and the copies that kernels read. Values that both `hyper` and
-     * update->numbers have (such as lr) are taken from update->numbers. */
-    ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
+    /* Updates master weights, state, and the copies that kernels read: launches the optimizer's kernel. */
+    ax_status (*update)(ax_stream *stream, const ax_update_args *args);
 } ax_optim;
 
 /* Finds an optimizer by its name: "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or

@@ -139,20 +139,25 @@ static int launch_end(const ax_updater *u, int from)
     return i;
 }
 
-static ax_status update(ax_updater *u, const ax_hyper *hyper, int from, int end)
+static ax_status update(ax_updater *u, const ax_hyper *h, int from, int end)
 {
     const ax_param_set *set = u->set;
-    ax_update some = {.arrays = end - from,
-                      .array = u->array + from,
-                      .table = u->table + from,
-                      .numbers = u->numbers,
-                      .dtype = set->ctx->accum,
-                      .copy_dtype = set->ctx->compute};
+    ax_update_args args = {.arrays = end - from,
+                           .beta1 = h->beta1,
+                           .beta2 = h->beta2,
+                           .eps = h->eps,
+                           .momentum = h->momentum,
+                           .decay = h->weight_decay,
+                           .array = u->array + from,
+                           .table = u->table + from,
+                           .numbers = u->numbers,
+                           .dtype = set->ctx->accum,
+                           .copy_dtype = set->ctx->compute};
     for (int i = from; i < end; i++) {
-        some.n += u->table[i].n;
-        some.copied += u->table[i].copy ? u->table[i].n : 0;
+        args.n += u->table[i].n;
+        args.copied += u->table[i].copy ? u->table[i].n : 0;
     }
-    AX_TRY(u->optim->update(set->ctx->stream, hyper, &some));
+    AX_TRY(u->optim->update(set->ctx->stream, &args));
     for (int i = from; i < end; i++)
         if (!set->param[i]->frozen)
             AX_TRY(ax_param_all_gather(set->param[i]));

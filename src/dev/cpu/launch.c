@@ -128,9 +128,7 @@ static ax_status glu_grad(ax_stream *stream, const void *args)
 
 typedef struct update {
     ax_cpu_range_fn *fn;
-    const void *args; /* the argument struct of the kernel */
-    const ax_update_array *array;
-    int64_t arrays;
+    const ax_update_args *args;
 } update;
 
 /* Updates one part, which consists of a share of every array: the share that ax_cpu_touch has placed near the
@@ -138,42 +136,31 @@ typedef struct update {
 static void update_body(void *arg, int part, int parts, char *scratch)
 {
     const update *u = arg;
-    for (int64_t i = 0; i < u->arrays; i++) {
-        ax_cpu_update one = {u->args, &u->array[i]};
-        job j = {.fn = u->fn, .args = &one, .items = u->array[i].n, .unit = ELEMENTS};
+    for (int64_t i = 0; i < u->args->arrays; i++) {
+        const ax_update_array *array = &u->args->array[i];
+        ax_cpu_update one = {u->args, array};
+        job j = {.fn = u->fn, .args = &one, .items = array->n, .unit = ELEMENTS};
         run_job_part(&j, part, parts, scratch);
     }
-}
-
-static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_numbers *numbers, update u)
-{
-    const ax_cpu *cpu = ax_cpu_of(stream);
-    if (numbers->skip == 0)
-        ax_cpu_parallel(cpu, n < SERIAL_BELOW ? 1 : cpu->threads, update_body, &u);
-    return AX_OK;
 }
 
 /* Returns true if no weights have a copy, or if the cpu kernels can round copies of the weights to this
  * dtype. */
 static bool supports_copy(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
-static ax_status adamw(ax_stream *stream, const void *args)
+static ax_status run_update(ax_stream *stream, ax_kernel kernel, const ax_update_args *a)
 {
-    const ax_adamw_args *a = args;
+    const ax_cpu *cpu = ax_cpu_of(stream);
+    update u = {isa_kernel(stream, kernel), a};
     if (a->dtype == AX_F64 || !supports_copy(a->copied, a->copy_dtype))
-        return run_ref(stream, AX_K_adamw, args);
-    return run_update(stream, a->n, a->numbers,
-                      (update){isa_kernel(stream, AX_K_adamw), args, a->array, a->arrays});
+        return run_ref(stream, kernel, a);
+    if (a->numbers->skip == 0)
+        ax_cpu_parallel(cpu, a->n < SERIAL_BELOW ? 1 : cpu->threads, update_body, &u);
+    return AX_OK;
 }
 
-static ax_status sgd(ax_stream *stream, const void *args)
-{
-    const ax_sgd_args *a = args;
-    if (a->dtype == AX_F64 || !supports_copy(a->copied, a->copy_dtype))
-        return run_ref(stream, AX_K_sgd, args);
-    return run_update(stream, a->n, a->numbers,
-                      (update){isa_kernel(stream, AX_K_sgd), args, a->array, a->arrays});
-}
+static ax_status adamw(ax_stream *stream, const void *args) { return run_update(stream, AX_K_adamw, args); }
+static ax_status sgd(ax_stream *stream, const void *args) { return run_update(stream, AX_K_sgd, args); }
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 

@@ -20,7 +20,7 @@ typedef struct adamw_numbers {
     vf scale, beta1, beta2, rest1, rest2, eps, step, per2, keep;
 } adamw_numbers;
 
-INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
+INLINE adamw_numbers adamw_numbers_of(const ax_update_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
     return (adamw_numbers){.scale = vset((float)now->grad_scale),
@@ -71,7 +71,7 @@ INLINE void adamw_stream(const adamw_numbers *by, const ax_update_array *u, int6
 static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_cpu_update *part = args;
-    const ax_adamw_args *a = part->args;
+    const ax_update_args *a = part->args;
     const ax_update_array *u = part->array;
     adamw_numbers by = adamw_numbers_of(a, u);
     const vtype type = vtype_of(a->copy_dtype);
@@ -91,7 +91,7 @@ static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
 static void sgd(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_cpu_update *part = args;
-    const ax_sgd_args *a = part->args;
+    const ax_update_args *a = part->args;
     const ax_update_array *u = part->array;
     const ax_update_numbers *now = a->numbers;
     (void)scratch;

@@ -158,58 +158,45 @@ static bool may_support(const call *c)
 
 static void *unconst(const void *x) { return (void *)(uintptr_t)x; }
 
+/* A call with what the arguments of both attention kernels have. */
+#define CALL(graph, a)                                                                                       \
+    {                                                                                                        \
+        .whole = {.kind = (graph),                                                                           \
+                  .dtype = (a)->dtype,                                                                       \
+                  .batch = (a)->batch,                                                                       \
+                  .time = (a)->q_len,                                                                        \
+                  .heads = (a)->heads,                                                                       \
+                  .kv_heads = (a)->kv_heads,                                                                 \
+                  .all_heads = (a)->heads,                                                                   \
+                  .all_kv_heads = (a)->kv_heads,                                                             \
+                  .width = (a)->head_dim,                                                                    \
+                  .q_ld = (a)->q_ld,                                                                         \
+                  .kv_ld = (a)->kv_ld,                                                                       \
+                  .documents = (a)->doc_start != NULL},                                                      \
+        .at = {[AX_CUDNN_Q] = unconst((a)->q),                                                               \
+               [AX_CUDNN_K] = unconst((a)->k),                                                               \
+               [AX_CUDNN_V] = unconst((a)->v),                                                               \
+               [AX_CUDNN_O] = unconst((a)->o),                                                               \
+               [AX_CUDNN_LSE] = unconst((a)->lse)},                                                          \
+        .scale = (float)(a)->scale, .args = (a), .doc_start = (a)->doc_start                                 \
+    }
+
 static call forward_call(const ax_attention_args *a)
 {
-    return (call){.whole = {.kind = AX_CUDNN_FORWARD,
-                            .dtype = a->dtype,
-                            .batch = a->batch,
-                            .time = a->q_len,
-                            .heads = a->heads,
-                            .kv_heads = a->kv_heads,
-                            .all_heads = a->heads,
-                            .all_kv_heads = a->kv_heads,
-                            .width = a->head_dim,
-                            .q_ld = a->q_ld,
-                            .kv_ld = a->kv_ld,
-                            .documents = a->doc_start != NULL,
-                            .lse = a->lse != NULL},
-                  .at = {[AX_CUDNN_Q] = unconst(a->q),
-                         [AX_CUDNN_K] = unconst(a->k),
-                         [AX_CUDNN_V] = unconst(a->v),
-                         [AX_CUDNN_O] = a->o,
-                         [AX_CUDNN_LSE] = a->lse},
-                  .scale = (float)a->scale,
-                  .args = a,
-                  .doc_start = a->doc_start};
+    call c = CALL(AX_CUDNN_FORWARD, a);
+    c.whole.lse = a->lse != NULL;
+    return c;
 }
 
 static call backward_call(const ax_attention_grad_args *a)
 {
-    return (call){.whole = {.kind = AX_CUDNN_BACKWARD,
-                            .dtype = a->dtype,
-                            .batch = a->batch,
-                            .time = a->q_len,
-                            .heads = a->heads,
-                            .kv_heads = a->kv_heads,
-                            .all_heads = a->heads,
-                            .all_kv_heads = a->kv_heads,
-                            .width = a->head_dim,
-                            .q_ld = a->q_ld,
-                            .kv_ld = a->kv_ld,
-                            .documents = a->doc_start != NULL},
-                  .at = {[AX_CUDNN_Q] = unconst(a->q),
-                         [AX_CUDNN_K] = unconst(a->k),
-                         [AX_CUDNN_V] = unconst(a->v),
-                         [AX_CUDNN_O] = unconst(a->o),
-                         [AX_CUDNN_LSE] = unconst(a->lse),
-                         [AX_CUDNN_DOUT] = unconst(a->dout),
-                         [AX_CUDNN_DELTA] = a->delta,
-                         [AX_CUDNN_DQ] = a->dq,
-                         [AX_CUDNN_DK] = a->dk,
-                         [AX_CUDNN_DV] = a->dv},
-                  .scale = (float)a->scale,
-                  .args = a,
-                  .doc_start = a->doc_start};
+    call c = CALL(AX_CUDNN_BACKWARD, a);
+    c.at[AX_CUDNN_DOUT] = unconst(a->dout);
+    c.at[AX_CUDNN_DELTA] = a->delta;
+    c.at[AX_CUDNN_DQ] = a->dq;
+    c.at[AX_CUDNN_DK] = a->dk;
+    c.at[AX_CUDNN_DV] = a->dv;
+    return c;
 }
 
 /* Returns the offset, in elements, of key head g of sequence b in an operand. In an operand with query heads

@@ -89,7 +89,7 @@ typedef struct ax_cudnn_target {
 typedef struct ax_cudnn_plan {
     cudnnBackendDescriptor_t *owned, run; /* owned: all descriptors of the graph; run: the descriptor in
                                              `owned` that is the execution plan */
-    int64_t count, room;                  /* length and capacity of `owned` */
+    int64_t count;                        /* length of `owned` */
     int64_t uid[AX_CUDNN_OPERANDS]; /* unique id of each operand; 0: this graph does not have the operand */
     int64_t workspace, engine;      /* bytes of workspace; cuDNN's number of the engine that runs the graph */
 } ax_cudnn_plan;

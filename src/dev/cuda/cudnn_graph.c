@@ -278,13 +278,7 @@ static ax_status create(graph *g, cudnnBackendDescriptorType_t type, descriptor 
 {
     const ax_cudnn *lib = g->lib;
     ax_cudnn_plan *p = g->plan;
-    if (p->count == p->room) {
-        p->room = ax_max(64, 2 * p->room);
-        descriptor *larger = realloc(p->owned, (size_t)p->room * sizeof *larger);
-        AX_CHECK(larger, AX_ERR_MEMORY, "not enough memory for %lld descriptors of a cuDNN graph",
-                 (long long)p->room);
-        p->owned = larger;
-    }
+    AX_TRY(ax_list_grow(&p->owned, (size_t)p->count, sizeof *p->owned));
     DNN(BackendCreateDescriptor(type, out));
     p->owned[p->count++] = *out;
     return AX_OK;

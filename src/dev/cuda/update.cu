@@ -36,9 +36,8 @@ __global__ void clip_kernel(ax_clip_args a)
 /* A Rule (adamw, sgd) updates N elements of an array. Its method `prepare` rounds the Rule's scalars, such as
  * lr, to type A once. The copy of the weights, if there is one, has elements of type C. */
 template <class A> struct adamw {
-    typedef ax_adamw_args args;
     A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
-    __device__ void prepare(const args &a)
+    __device__ void prepare(const ax_update_args &a)
     {
         const ax_update_numbers now = *a.numbers;
         lr = (A)now.lr;
@@ -79,9 +78,8 @@ template <class A> struct adamw {
 };
 
 template <class A> struct sgd {
-    typedef ax_sgd_args args;
     A lr, momentum, decay, grad_scale;
-    __device__ void prepare(const args &a)
+    __device__ void prepare(const ax_update_args &a)
     {
         const ax_update_numbers now = *a.numbers;
         lr = (A)now.lr;
@@ -127,7 +125,7 @@ __device__ inline void update_array(const Rule &rule, const ax_update_array &u, 
 /* Each thread block updates `share` consecutive elements, counted over all arrays and the padding between
  * them (ax_update_array.first), so its elements may lie in several arrays. `share` is a multiple of
  * AX_UPDATE_UNIT. */
-template <class Rule, class C, int N> __global__ void update_kernel(typename Rule::args a, int64_t share)
+template <class Rule, class C, int N> __global__ void update_kernel(ax_update_args a, int64_t share)
 {
     __shared__ Rule prepared;
     __shared__ int64_t array;
@@ -147,7 +145,7 @@ template <class Rule, class C, int N> __global__ void update_kernel(typename Rul
     }
 }
 
-template <template <class> class Rule, class Args> ax_status update(ax_stream *stream, const Args *a)
+template <template <class> class Rule> ax_status update(ax_stream *stream, const ax_update_args *a)
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
     if (!a->n)
@@ -176,10 +174,10 @@ ax_status ax_cuda_clip(ax_stream *stream, const void *args)
 
 ax_status ax_cuda_adamw(ax_stream *stream, const void *args)
 {
-    return update<adamw>(stream, (const ax_adamw_args *)args);
+    return update<adamw>(stream, (const ax_update_args *)args);
 }
 
 ax_status ax_cuda_sgd(ax_stream *stream, const void *args)
 {
-    return update<sgd>(stream, (const ax_sgd_args *)args);
+    return update<sgd>(stream, (const ax_update_args *)args);
 }

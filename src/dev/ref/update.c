@@ -43,7 +43,7 @@ static void write_copy(ax_dtype dtype, const void *w, ax_dtype copy_dtype, void 
     ref_write(copy_dtype, copy, at, n, stored);
 }
 
-static void adamw(const ax_adamw_args *a, const ax_update_array *u)
+static void adamw(const ax_update_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
     double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK], v[REF_BLOCK], decay = u->decays ? a->decay : 0;
@@ -66,16 +66,7 @@ static void adamw(const ax_adamw_args *a, const ax_update_array *u)
     }
 }
 
-ax_status ref_adamw(ax_stream *stream, const void *args)
-{
-    (void)stream;
-    const ax_adamw_args *a = args;
-    for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
-        adamw(a, &a->array[i]);
-    return AX_OK;
-}
-
-static void sgd(const ax_sgd_args *a, const ax_update_array *u)
+static void sgd(const ax_update_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
     double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK] = {0}, decay = u->decays ? a->decay : 0;
@@ -96,11 +87,21 @@ static void sgd(const ax_sgd_args *a, const ax_update_array *u)
     }
 }
 
+static ax_status each_array(const ax_update_args *a, void (*update)(const ax_update_args *, const ax_update_array *))
+{
+    for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
+        update(a, &a->array[i]);
+    return AX_OK;
+}
+
+ax_status ref_adamw(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    return each_array(args, adamw);
+}
+
 ax_status ref_sgd(ax_stream *stream, const void *args)
 {
     (void)stream;
-    const ax_sgd_args *a = args;
-    for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
-        sgd(a, &a->array[i]);
-    return AX_OK;
+    return each_array(args, sgd);
 }

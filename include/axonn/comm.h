@@ -229,7 +229,7 @@ typedef struct ax_message {
     ax_message_kind kind;
     ax_dtype dtype;
     int64_t step, micro_batch;
-    int chunk; /* which chunk (virtual stage) of the receiving pipeline stage the data are for (pipe.h) */
+    int chunk; /* which chunk of the receiving pipeline stage the data are for (pipe.h) */
     int ndim;
     int64_t dim[AX_MESSAGE_DIMS]; /* shape of the data */
     int note;                     /* a number that the sender passes to the receiver (ax_work_note) */

@@ -77,8 +77,8 @@ int64_t ax_engine_rows(const ax_engine *engine);
  * once for each chunk. If the function fails on all ranks, the step ends there, and the next step discards
  * the gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait
  * for these ranks. With pipeline stages, the function may also give up the step: it returns AX_ERR_SIGNAL on
- * all ranks of the first stage, for the same piece (one micro-batch in one chunk). The stages then only
- * exchange the remaining messages of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
+ * all ranks of the first stage, for the same piece. The stages then only exchange the remaining messages
+ * of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Two functions for an ax_read_rows_fn, with which a rank of a later stage asks the first stage to give up
  * the step. ax_engine_ask_stop adds a note to the messages that this rank sends later in the step; ranks that

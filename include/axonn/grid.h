@@ -117,8 +117,7 @@ char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSE
 /* Returns the effective set of `axes`: its atoms (ax_grid_atoms) whose size is above 1. Two sets with the
  * same effective set have the same groups of ranks. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
-/* Returns the number of ranks in a group along `axes`: the product of the sizes of their atoms (axes without
- * factors). */
+/* Returns the number of ranks in a group along `axes`: the product of the sizes of their atoms. */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* Returns the communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned
@@ -133,7 +132,7 @@ AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
  * of a dry run of the same network. For set-up. Collective along each of the sets. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
- * these communicators, and sets *axes to the atoms (axes without factors) along which its ranks differ. */
+ * these communicators, and sets *axes to the atoms along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 

@@ -576,11 +576,11 @@ typedef struct ax_update_array {
 } ax_update_array;
 enum { AX_UPDATE_UNIT = 64 };
 
-/* The arguments of the optimizers' kernels, which update each of `arrays` arrays of `dtype` (F64 or F32). `copy`
- * (any float copy_dtype) gets the new weights, rounded from w as stored, so that `copy` can be computed again
- * from w alone. If numbers->skip is not 0, nothing is written. n: number of elements of all arrays; copied:
- * number of elements of the arrays with a copy. The kernel reads `array`; ax_kernel_operands reads `table`, a
- * copy of `array` in host memory.
+/* The arguments of the optimizers' kernels, which update each of `arrays` arrays of `dtype` (F64 or F32).
+ * `copy` (any float copy_dtype) gets the new weights, rounded from w as stored, so that `copy` can be
+ * computed again from w alone. If numbers->skip is not 0, nothing is written. n: number of elements of all
+ * arrays; copied: number of elements of the arrays with a copy. The kernel reads `array`; ax_kernel_operands
+ * reads `table`, a copy of `array` in host memory.
  *
  * adamw (Loshchilov & Hutter): g' = grad_scale·g; m = beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²;
  * w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps).

@@ -27,27 +27,25 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
-    /* 1F1B of pieces (one micro-batch in one chunk) instead of micro-batches (arXiv 2104.04473, section 2.2).
-     * With v chunks, a stage's wait for the first micro-batch is 1/v of the wait with AX_PIPE_1F1B, and the
-     * stage sends v times as many messages. */
+    /* 1F1B of pieces instead of micro-batches (arXiv 2104.04473, section 2.2). With v chunks, a stage's
+     * wait for the first micro-batch is 1/v of the wait with AX_PIPE_1F1B, and the stage sends v times as
+     * many messages. */
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
 /* Returns the name of an ax_pipe_schedule, or NULL after the last. */
 const char *ax_pipe_schedule_name(int index);
 
-/* One stage of a pipeline, in one step. A slot is the memory that a stage keeps for one piece (one
- * micro-batch in one chunk) until the backward and the postponed weight gradients of the piece are
- * computed. */
+/* One stage of a pipeline, in one step. A slot is the memory that a stage keeps for one piece until the
+ * backward and the postponed weight gradients of the piece are computed. */
 typedef struct ax_pipe_stage {
     ax_pipe_schedule schedule;
     int stages, stage;
     int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
     int64_t micro_batches;
-    int64_t flight; /* the largest number of pieces (one micro-batch in one chunk) that have run forward, but
-                       not yet backward */
-    int64_t postpone; /* the largest number of pieces (one micro-batch in one chunk) that have run backward,
-                         but whose weight gradients are not yet computed */
+    int64_t flight;   /* the largest number of pieces that have run forward, but not yet backward */
+    int64_t postpone; /* the largest number of pieces that have run backward, but whose weight gradients are
+                         not yet computed */
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
@@ -58,8 +56,7 @@ typedef struct ax_pipe_settings {
     int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
     int64_t slack;      /* how many more micro-batches a stage may hold than the number that keeps all stages
                            busy (ax_pipe_stage_of); for AX_PIPE_MESSAGE and AX_PIPE_1F1B only */
-    int64_t postpone;   /* number of pieces (one micro-batch in one chunk) whose weight gradients a stage may
-                           postpone (ax_pipe_next) */
+    int64_t postpone;   /* number of pieces whose weight gradients a stage may postpone (ax_pipe_next) */
     const int64_t *cut; /* cut[i]: index of the first block of stage i + 1; if stages have several chunks, of
                            chunk i + 1 in the order of forward. NULL: ax_pipe_cut chooses. Borrowed */
 } ax_pipe_settings;

@@ -1,6 +1,6 @@
 /* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. What a task
  * computes is up to the caller (engine_tasks.c). On a grid with one stage there are no messages. A stage has
- * one chunk (adjacent blocks of the model), or several with the schedule interleaved.
+ * one chunk, or several with the schedule interleaved.
  *
  * docs/guide/pipeline.md explains the protocol, and why it cannot deadlock. */
 #ifndef AXONN_PIPELINE_H
@@ -11,9 +11,9 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* run[task] runs a task of a piece (one micro-batch in one chunk of the stage). The tasks are
- * AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage postpones weight gradients, AX_PIPE_WEIGHTS. `slot` is
- * the index of the memory for this piece, from 0; all tasks of a piece get the same slot. */
+/* run[task] runs a task of a piece. The tasks are AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage
+ * postpones weight gradients, AX_PIPE_WEIGHTS. `slot` is the index of the memory for this piece, from 0;
+ * all tasks of a piece get the same slot. */
 typedef struct ax_pipeline_tasks {
     ax_status (*run[AX_PIPE_DONE])(void *user, ax_pipe_piece piece, int slot);
     void *user;

@@ -59,8 +59,8 @@ typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_ctx *ctx;
-    ax_model *model[2]; /* [0]: without chunks; [1]: with chunks (virtual stages). The models define the
-                           stages and the shape of the messages; their layers never run */
+    ax_model *model[2]; /* [0]: without chunks; [1]: with chunks. The models define the stages and the shape
+                           of the messages; their layers never run */
     ax_frame *frame;
     ax_tensor x; /* shape of the input of the first stage's forward and of the last stage's backward, for
                     which no message is received; has no data */
@@ -94,9 +94,9 @@ static void sleep_until(double when)
 
 enum { FORWARD, BACKWARD, WEIGHTS };
 
-/* Returns the duration in seconds of a task of a piece (one micro-batch in one chunk of a stage). The two
- * halves of a backward, input gradients and weight gradients, have random numbers of their own. So their
- * total time is the same whether weight gradients are postponed or not. */
+/* Returns the duration in seconds of a task of a piece. The two halves of a backward, input gradients and
+ * weight gradients, have random numbers of their own. So their total time is the same whether weight
+ * gradients are postponed or not. */
 static double duration(const bench *b, ax_pipe_piece piece, int task)
 {
     static const char *const kinds[] = {"forward", "backward", "weights"};
@@ -106,8 +106,8 @@ static double duration(const bench *b, ax_pipe_piece piece, int task)
     return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)piece.micro_batch));
 }
 
-/* Runs the forward or backward of a piece (one micro-batch in one chunk of a stage): receives its input if
- * another chunk computes it, sleeps, and sends the result if another chunk needs it. */
+/* Runs the forward or backward of a piece: receives its input if another chunk computes it, sleeps, and
+ * sends the result if another chunk needs it. */
 static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
 {
     const ax_model *model = b->model[ax_pipeline_stage(b->pipeline)->chunks > 1];
@@ -276,8 +276,8 @@ static ax_status run_cases(bench *b, timed *cases)
     return AX_OK;
 }
 
-/* Creates a model with one transformer block for each chunk (virtual stage) of each stage. The activation of
- * one position has as many bytes as a message between stages. The parameters get no memory. */
+/* Creates a model with one transformer block for each chunk of each stage. The activation of one position
+ * has as many bytes as a message between stages. The parameters get no memory. */
 static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
 {
     const int64_t chunks = schedule == AX_PIPE_INTERLEAVED ? b->args->chunks : 1;

@@ -6,8 +6,8 @@
 
 /* ---- model files --------------------------------------------------------------------------------- */
 
-/* Creates the files on rank 0; then each rank writes its boxes (its parts of the arrays). No rank returns
- * before all files are synced. */
+/* Creates the files on rank 0; then each rank writes its boxes. No rank returns before all files are
+ * synced. */
 static ax_status write_items(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
 {
     ax_status status = ax_comm_rank(ctx->world) ? AX_OK : ax_st_make(st);

@@ -1,8 +1,7 @@
 /* Saves a checkpoint in four phases. All ranks agree on the result of each phase before the next:
  *
  * - prepare: rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size.
- * - write: every rank writes its boxes (its parts of the arrays) and syncs the files; checksums of parameters
- *   are computed.
+ * - write: every rank writes its boxes and syncs the files; checksums of parameters are computed.
  * - hash: the files are read back and hashed; each rank hashes some of the files.
  * - publish: rank 0 writes the manifest, syncs, renames to step-N, sets `latest`, deletes old checkpoints.
  *

@@ -15,7 +15,6 @@ bool cli_job_has(pid_t process);
 /* Sends signal `number` (0: none) to all children of this process that belong to the job. Returns true if
  * there are such children. */
 bool cli_job_signal_children(int number);
-/* Kills all processes of the job. */
 void cli_job_kill_all(void);
 
 #endif

@@ -99,8 +99,8 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
                         "MPI_Isend");
 }
 
-/* Makes the scratch buffer of a piece (a part of an operation) at least `bytes` bytes large. Later pieces
- * reuse the buffer, so after the first few training steps no more scratch buffers are allocated. */
+/* Makes the scratch buffer of a piece at least `bytes` bytes large. Later pieces reuse the buffer, so
+ * after the first few training steps no more scratch buffers are allocated. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -139,9 +139,9 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts sends of blocks of `out` to the next PARTNERS ranks with which the piece (a part of an operation)
- * exchanges data, and receives of blocks of `in`. If the piece has already done so with all ranks, posts
- * nothing and sets *met to true. */
+/* Posts sends of blocks of `out` to the next PARTNERS ranks with which the piece exchanges data, and
+ * receives of blocks of `in`. If the piece has already done so with all ranks, posts nothing and sets *met
+ * to true. */
 static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -396,7 +396,7 @@ static ax_status test_messages(piece *p, int *came)
     return failed;
 }
 
-/* Makes progress on a piece (a part of an operation) until the piece has to wait for messages. */
+/* Makes progress on a piece until the piece has to wait for messages. */
 static ax_status progress_piece(piece *p, advance_fn *advance)
 {
     int came = 1;

@@ -34,8 +34,8 @@ _Static_assert(ANNOUNCED_REPLY + ANNOUNCED_TAGS <= 32767,
 
 typedef struct header {
     ax_message message;
-    int64_t offset; /* offset of the data in the sender's heap (shared memory); -1: the data follow in a
-                       second MPI message, the body */
+    int64_t offset; /* offset of the data in the sender's heap; -1: the data follow in a second MPI message,
+                       the body */
     int64_t number; /* if may_share(): the tag of the body is ANNOUNCED + number, that of the reply
                        ANNOUNCED_REPLY + number */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
@@ -274,8 +274,8 @@ static ax_status test(ax_mpi_message *m, int part, bool *came)
     return AX_OK;
 }
 
-/* Copies the next COPY_BYTES of a message from the sender's heap (shared memory). After the last bytes, sends
- * a reply to the sender. */
+/* Copies the next COPY_BYTES of a message from the sender's heap. After the last bytes, sends a reply to
+ * the sender. */
 static ax_status copy_some(ax_mpi_message *m)
 {
     const ax_mpi_world *w = m->c->world;

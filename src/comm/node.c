@@ -34,8 +34,8 @@ typedef struct span {
 
 typedef struct peer {
     char *base;
-    size_t bytes; /* size of this rank's mapping of the peer's heap (shared memory); 0: the peer is a rank in
-                     this process, and the mapping that the peer made itself is used */
+    size_t bytes; /* size of this rank's mapping of the peer's heap; 0: the peer is a rank in this process,
+                     and the mapping that the peer made itself is used */
 } peer;
 
 struct ax_node {

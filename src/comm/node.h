@@ -28,17 +28,18 @@ typedef struct ax_node_card {
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
-/* Creates this rank's heap (shared memory) of `bytes` bytes, rounded up to a multiple of 2 MiB (0: the size
- * of the machine's memory, or less if the heaps of all ranks would not fit into the address space). `rank` is
- * this rank's index among the `size` ranks of the node. This function reserves only address space, except for
- * one page; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that
- * directory, which should be a tmpfs. On failure *card is all zeros, and may still be sent. AX_ERR_MEMORY;
- * AX_ERR_USAGE if the name of `dir` is too long; AX_ERR_INTERNAL if the system gives no random number. */
+/* Creates this rank's heap of `bytes` bytes, rounded up to a multiple of 2 MiB (0: the size of the
+ * machine's memory, or less if the heaps of all ranks would not fit into the address space). `rank` is
+ * this rank's index among the `size` ranks of the node. This function reserves only address space, except
+ * for one page; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in
+ * that directory, which should be a tmpfs. On failure *card is all zeros, and may still be sent.
+ * AX_ERR_MEMORY; AX_ERR_USAGE if the name of `dir` is too long; AX_ERR_INTERNAL if the system gives no
+ * random number. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
-/* Maps the heaps (shared memory) of all ranks of the node; `cards`, the descriptions of the heaps, is in rank
- * order. Memfds of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
- * names the rank whose heap cannot be mapped. */
+/* Maps the heaps of all ranks of the node; `cards`, the descriptions of the heaps, is in rank order.
+ * Memfds of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM names
+ * the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
 /* Removes the name of the file of this rank's heap (a memfd has none). Call this function when all ranks of
  * the node have mapped the heap (ax_node_attach). */
@@ -50,12 +51,11 @@ void ax_node_destroy(ax_node **node);
  * reserved. Not collective; any thread may call it. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
-/* Returns the offset of `memory` in this rank's heap (shared memory), or -1 if not all of its `bytes` are in
- * this heap. */
+/* Returns the offset of `memory` in this rank's heap, or -1 if not all of its `bytes` are in this heap. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
 /* Estimates how many resident bytes of this process belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);
-/* Returns the address, in this process, of the byte at `offset` in the heap (shared memory) of `rank`. */
+/* Returns the address, in this process, of the byte at `offset` in the heap of `rank`. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
 
 /* ---- groups -------------------------------------------------------------------------------------- */
@@ -78,13 +78,13 @@ typedef struct ax_node_map {
 } ax_node_map;
 
 /* Creates a group: those ranks of a communicator that are on this node. `rank` is this rank's index among
- * them. The caller sends *mailbox to all ranks of the group: the offset, in this rank's heap (shared memory),
- * of the mailbox where the rank writes its calls. */
+ * them. The caller sends *mailbox to all ranks of the group: the offset, in this rank's heap, of the
+ * mailbox where the rank writes its calls. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
 /* Connects the group's ranks. Rank i of the group has passed member[i] to ax_node_create as `rank`; the
- * mailbox of rank i, where it writes its calls, is at offset[i] in the heap (shared memory) of rank i.
- * `outer` is borrowed; NULL is allowed if there is one node. */
+ * mailbox of rank i, where it writes its calls, is at offset[i] in the heap of rank i. `outer` is
+ * borrowed; NULL is allowed if there is one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
 /* Destroys a group. Call this function only after all ranks of the group have completed their last

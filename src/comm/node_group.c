@@ -289,9 +289,9 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* Returns true if all buffers that other ranks read are in heaps (shared memory). Other ranks read the send
- * buffers. Exception: in an all-gather across nodes they read the receive buffers, into which the exchange
- * between nodes writes. */
+/* Returns true if all buffers that other ranks read are in heaps. Other ranks read the send buffers.
+ * Exception: in an all-gather across nodes they read the receive buffers, into which the exchange between
+ * nodes writes. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;

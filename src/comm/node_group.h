@@ -13,8 +13,8 @@ enum {
     BOX = 8 << 10 /* bytes of data that a rank can put into its mailbox */
 };
 
-/* The arguments of a rank's call, for the other ranks. send, recv: offsets of the rank's buffers in its heap
- * (shared memory); -1: the buffer is not in the heap. */
+/* The arguments of a rank's call, for the other ranks. send, recv: offsets of the rank's buffers in its
+ * heap; -1: the buffer is not in the heap. */
 typedef struct post {
     int64_t count, send, recv;
     int32_t coll, dtype, op, root;
@@ -36,7 +36,7 @@ typedef struct channel {
 enum { FIRST, MORE, CHANNELS };
 
 /* One rank's channels of a group, and the data that it sends in small operations (box). The mailbox lies in
- * the rank's heap (shared memory). All ranks of the group read it; only its owner writes it. */
+ * the rank's heap. All ranks of the group read it; only its owner writes it. */
 typedef struct mailbox {
     channel channel[CHANNELS];
     _Alignas(LINE) char box[RING][BOX];

@@ -272,8 +272,8 @@ static void start_document(marks *m, int64_t start)
     m->from = start;
 }
 
-/* Calls start_document for each document that starts at one of the tokens that positions 0 ... used-1 of a row
- * predict. `a` is the first token of the row. */
+/* Calls start_document for each document that starts at one of the tokens that positions 0 ... used-1 of a
+ * row predict. `a` is the first token of the row. */
 static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, int64_t a, marks *m)
 {
     enum { BLOCK = 2048 };

@@ -253,8 +253,8 @@ bool data_has_suffix(const char *path, const char *suffix);
 
 /* Returns true if the suffix of a file's name says that it holds JSON. */
 bool data_is_json(const char *name);
-/* Detects the format of a text by the suffix of its name (NULL: that of a pipe, which may be anything) and its
- * first n bytes, `head`. If they are fewer than DATA_HEAD_BYTES, there are no more.
+/* Detects the format of a text by the suffix of its name (NULL: that of a pipe, which may be anything) and
+ * its first n bytes, `head`. If they are fewer than DATA_HEAD_BYTES, there are no more.
  *
  * .jsonl, .ndjson: AX_DATA_JSON for an array of objects or an object that is spread over lines from its first
  *                  brace on, else AX_DATA_JSONL.

@@ -53,7 +53,8 @@ static int64_t sum_of(const uint8_t *bytes, int64_t n)
 }
 
 /* Finds where documents begin in a block. Reads the tokens of the block, if this search or the goldfish loss
- * needs them. `walk`, used only with an index, must be at the document that holds the token before the block. */
+ * needs them. `walk`, used only with an index, must be at the document that holds the token before the block.
+ */
 static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_walk *walk, block *b)
 {
     const bool indexed = data->index_kind != INDEX_NONE, hashed = g->k && g->kind == AX_GOLDFISH_HASHED;

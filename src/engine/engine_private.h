@@ -1,7 +1,6 @@
-/* The struct of an engine, shared by its files. A rank's pipeline stage has one chunk (adjacent blocks of the
- * model), or several with the schedule interleaved. engine.c creates the engine and runs steps,
- * engine_tasks.c has the tasks of one micro-batch in one chunk, engine_plan.c runs these tasks on the device
- * `dry` to plan the memory. */
+/* The struct of an engine, shared by its files. A rank's pipeline stage has one chunk, or several with the
+ * schedule interleaved. engine.c creates the engine and runs steps, engine_tasks.c has the tasks of one
+ * micro-batch in one chunk, engine_plan.c runs these tasks on the device `dry` to plan the memory. */
 #ifndef AXONN_ENGINE_PRIVATE_H
 #define AXONN_ENGINE_PRIVATE_H
 
@@ -27,8 +26,7 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
-/* The memory of one piece (one micro-batch in one chunk), used from the beginning of its forward to the end
- * of its last task. */
+/* The memory of one piece, used from the beginning of its forward to the end of its last task. */
 typedef struct engine_slot {
     ax_frame *frame;
     ax_batch batch;   /* the tensors of the batch are views of `device` */

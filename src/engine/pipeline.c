@@ -2,10 +2,9 @@
  * first; pipeline_create.c makes what is used here.
  *
  * A rank exchanges messages only with its counterparts in the previous and in the next stage: the ranks with
- * the same coordinates on all other grid axes, which therefore hold the same box (local part) of an
- * activation. If several ranks of a stage hold the same box (the ranks along x, for example), each of these
- * ranks sends a different part of the box, and the receivers all-gather the parts. So each element is sent
- * only once.
+ * the same coordinates on all other grid axes, which therefore hold the same box of an activation. If
+ * several ranks of a stage hold the same box (the ranks along x, for example), each of these ranks sends a
+ * different part of the box, and the receivers all-gather the parts. So each element is sent only once.
  *
  * For each direction, the receive of the next message is always posted in advance: as soon as one message has
  * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer

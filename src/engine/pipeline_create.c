@@ -23,7 +23,7 @@ static ax_axisset group_axes(const ax_pipeline *p)
     return ax_pipe_is_fixed(s) ? 0 : axes_of(p->ctx->grid, data);
 }
 
-/* Returns the grid axes along which all ranks have the same box (local part) of an activation. */
+/* Returns the grid axes along which all ranks have the same box of an activation. */
 static ax_axisset copies_axes(const ax_pipeline *p)
 {
     const ax_grid *grid = p->ctx->grid;

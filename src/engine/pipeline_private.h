@@ -35,8 +35,8 @@ struct ax_pipeline {
     int64_t last;    /* the slot that was taken last */
     ax_comm *comm;   /* communicator along the grid axis pipe; NULL if there is one stage */
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
-    ax_comm *copies; /* communicator of the ranks of this stage that have the same box (local part) of an
-                        activation; NULL: no other rank has this rank's box */
+    ax_comm *copies; /* communicator of the ranks of this stage that have the same box of an activation; NULL:
+                        no other rank has this rank's box */
     int64_t part;    /* number of elements of an activation that this rank sends; the other ranks of `copies`
                         send the rest */
     ax_comm *group;  /* the ranks that run collectives together within a task and must run tasks in the same

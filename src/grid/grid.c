@@ -94,9 +94,9 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
     return true;
 }
 
-/* Creates the communicator of this rank's group along `atoms` (axes without factors). The dry device, the
- * only one whose table of functions has `launch`, has no memory to send. So a communicator on the dry device,
- * like a communicator of one rank, only has a rank and a size, and never contacts other ranks. */
+/* Creates the communicator of this rank's group along `atoms`. The dry device, the only one whose table of
+ * functions has `launch`, has no memory to send. So a communicator on the dry device, like a communicator
+ * of one rank, only has a rank and a size, and never contacts other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
@@ -133,8 +133,8 @@ ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
     return AX_OK;
 }
 
-/* Creates the communicator of this rank's group along `atoms` (axes without factors) and adds it to the
- * grid's list. The message of an error names the axes. */
+/* Creates the communicator of this rank's group along `atoms` and adds it to the grid's list. The message
+ * of an error names the axes. */
 static ax_status add_comm(ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     char name[AX_AXISSET_TEXT];
@@ -320,8 +320,8 @@ static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size
     return add_axis(grid, of, name, size, stride);
 }
 
-/* Replaces `atom`, an axis that was just cut into the two factors `parts`, in the sets of atoms (axes without
- * factors) of all axes and communicators. */
+/* Replaces `atom`, an axis that was just cut into the two factors `parts`, in the sets of atoms of all
+ * axes and communicators. */
 static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -332,7 +332,7 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* Returns those atoms (axes without factors) of standard axis `of` whose strides are in [from, to). */
+/* Returns those atoms of standard axis `of` whose strides are in [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;

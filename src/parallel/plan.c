@@ -32,8 +32,8 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* Returns the axis as a set of atoms (axes without factors) of size above 1. now.partial and target.partial
- * are sets of atoms too, so they can be compared with the result. */
+/* Returns the axis as a set of atoms of size above 1. now.partial and target.partial are sets of atoms
+ * too, so they can be compared with the result. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));

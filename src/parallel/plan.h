@@ -1,5 +1,5 @@
-/* Shared by plan.c, redistribute.c and param*.c: message sizes of redistributions (changes of a tensor's
- * layout), and redistributions in flight. */
+/* Shared by plan.c, redistribute.c and param*.c: message sizes of redistributions, and redistributions in
+ * flight. */
 #ifndef AXONN_PARALLEL_PLAN_H
 #define AXONN_PARALLEL_PLAN_H
 

@@ -1,11 +1,11 @@
-/* Executes plans of redistributions (changes of a tensor's layout), one step in flight at a time. Each step
- * but a slice is one collective on contiguous buffers. An all-reduce works in place. The buffers of gathers
- * and scatters are the tensors themselves if three things hold: the step's dim is the outermost one (or all
- * dims before it have extent 1), the ranks' parts begin at multiples of the chunk (the extent of the largest
- * part, ax_wire), and the memory has room for padding the parts to the chunk. (Parts begin at such multiples
- * if they are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into
- * frame memory (ax_frame, the activation memory), padded with zeros to the size of the largest part, or
- * unpacked after the collective, or both. */
+/* Executes plans of redistributions, one step in flight at a time. Each step but a slice is one collective
+ * on contiguous buffers. An all-reduce works in place. The buffers of gathers and scatters are the tensors
+ * themselves if three things hold: the step's dim is the outermost one (or all dims before it have extent
+ * 1), the ranks' parts begin at multiples of the chunk (the extent of the largest part, ax_wire), and the
+ * memory has room for padding the parts to the chunk. (Parts begin at such multiples if they are equal, or
+ * if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into frame memory (ax_frame,
+ * the activation memory), padded with zeros to the size of the largest part, or unpacked after the
+ * collective, or both. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts, one for each rank of the communicator. */

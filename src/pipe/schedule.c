@@ -61,10 +61,10 @@ bool ax_pipe_is_fixed(const ax_pipe_stage *s)
 
 static int64_t pieces(const ax_pipe_stage *s) { return s->micro_batches * s->chunks; }
 
-/* Returns the next task under all schedules except AX_PIPE_MESSAGE. The task is a forward while pieces (one
- * micro-batch in one chunk) are left that have not run forward and `room` is true: fewer than `flight` pieces
- * are between their forward and their backward. Otherwise the task is a backward. Returns AX_PIPE_WAIT if the
- * input of the task has not arrived. These schedules differ only in `flight` and in the order of pieces. */
+/* Returns the next task under all schedules except AX_PIPE_MESSAGE. The task is a forward while pieces are
+ * left that have not run forward and `room` is true: fewer than `flight` pieces are between their forward
+ * and their backward. Otherwise the task is a backward. Returns AX_PIPE_WAIT if the input of the task has
+ * not arrived. These schedules differ only in `flight` and in the order of pieces. */
 static ax_pipe_task next_in_order(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
 {
     if (now->forwards < pieces(s) && room)

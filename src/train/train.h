@@ -160,7 +160,7 @@ typedef struct ax_train_run {
 /* ---- train.c ------------------------------------------------------------------------------------- */
 
 ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose);
-void ax_train_finish(ax_train_run *run); /* releases everything */
+void ax_train_finish(ax_train_run *run);
 
 /* ---- dir.c: run.dir ------------------------------------------------------------------------------ */
 
@@ -345,7 +345,7 @@ ax_status ax_train_evaluate(const ax_train_run *run, ax_evaluation *out);
 
 /* ---- ranks.c: exchanges between ranks ------------------------------------------------------------ */
 
-bool ax_train_first(const ax_train_run *run); /* returns true if this rank is rank 0 */
+bool ax_train_first(const ax_train_run *run);
 /* The functions of ranks.c below are collective, except ax_trouble_note. */
 ax_status ax_train_max(const ax_train_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 /* Checks that all ranks have the same configuration, and gives the grid in it as many ranks as there are. */

@@ -76,8 +76,7 @@ INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 /* ---- forward ------------------------------------------------------------------------------------- */
 
 /* The state of a work item: head `h` of sequence `b`, queries q0 … q0+rows-1, current block of keys j0 …
- * j0+keys-1. d is head_dim; d_units is how many 32-bit units (fp32 values, or pairs of bf16) a packed row of
- * d values has. */
+ * j0+keys-1. d is head_dim; d_units is how many 32-bit units a packed row of d values has. */
 typedef struct attend {
     const ax_attention_args *a;
     const ax_cpu_gemm *gm;

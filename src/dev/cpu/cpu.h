@@ -20,13 +20,13 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* A strip of rows of matrix a: the left operand of one micro-tile (the part of c whose sums are in
- * registers). The strip consists of 32-bit units; a unit is an fp32 value, or a pair of bf16 values that are
- * neighbours in k. Unit u of row i is at `at` + i·row + u·unit; `row` and `unit` are strides in bytes. The
- * strip is either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with
- * rows side by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain`
- * units of a row are read together and packed together: unit u is ⌊u/grain⌋·grain·unit + 4·(u mod grain)
- * bytes after the start of its row, and if the strip is packed, `row` is 4·grain. */
+/* A strip of rows of matrix a: the left operand of one micro-tile. The strip consists of 32-bit units; a
+ * unit is an fp32 value, or a pair of bf16 values that are neighbours in k. Unit u of row i is at `at` +
+ * i·row + u·unit; `row` and `unit` are strides in bytes. The strip is either read in place, from a matrix
+ * whose rows are contiguous in k (unit is 4), or packed, with rows side by side (row is 4) and memory for
+ * all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a row are read together and packed
+ * together: unit u is ⌊u/grain⌋·grain·unit + 4·(u mod grain) bytes after the start of its row, and if the
+ * strip is packed, `row` is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
@@ -53,9 +53,8 @@ typedef struct ax_cpu_step_hook {
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
-/* The destination of a micro-tile (the part of c whose sums are in registers), and the terms that are added
- * to the sums: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only: to add to an fp32 c,
- * pass c as `prior`). */
+/* The destination of a micro-tile, and the terms that are added to the sums: c = sums + prior + bias (+ c
+ * if `add_c`, which is for a 16-bit c only: to add to an fp32 c, pass c as `prior`). */
 typedef struct ax_cpu_tile {
     const float *prior; /* values to add: earlier sums (over other values of k), or the old c; NULL: none */
     const float *bias;  /* one value per column; NULL: none */
@@ -127,8 +126,7 @@ static inline void ax_cpu_end(const ax_cpu_gemm *gemm)
         gemm->end();
 }
 
-/* Returns how many 32-bit units (an fp32 value, or a pair of bf16 values) a packed panel has for each row of
- * k values. */
+/* Returns how many 32-bit units a packed panel has for each row of k values. */
 static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
 {
     return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);

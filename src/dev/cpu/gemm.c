@@ -30,9 +30,9 @@
 #include <string.h>
 
 enum {
-    UNITS = 768,    /* largest number of 32-bit units (fp32 values, or pairs of bf16) in k of a block */
-    STRETCH = 1024, /* largest number of rows of a stretch (rows that share packed b) if c is 16-bit and its
-                       fp32 sums are kept from one block in k to the next */
+    UNITS = 768,    /* largest number of 32-bit units in k of a block */
+    STRETCH = 1024, /* largest number of rows of a stretch if c is 16-bit and its fp32 sums are kept from one
+                       block in k to the next */
     PANEL_N = 48,   /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
@@ -143,10 +143,9 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    int64_t s0;  /* the first row of the block's stretch (rows that share packed b) */
+    int64_t s0;  /* the first row of the block's stretch */
     char *a, *b; /* memory for packed a and packed b */
-    bool keep_b; /* the packed panels of b are kept for later blocks of rows of the same stretch (rows that
-                    share packed b) */
+    bool keep_b; /* the packed panels of b are kept for later blocks of rows of the same stretch */
     bool b_kept; /* the panels of b were packed by an earlier block of rows and are used again */
     float *sums; /* fp32 sums of c, for the stretch's rows and the block's n columns, used if c is 16-bit and
                     there are several blocks in k */
@@ -376,8 +375,8 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 /* The rectangle of c that a thread computes, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* largest sizes: nc: columns of a block; ms: rows of a stretch (rows that share
-                               packed b); kc: values of k in a block; mc: rows of a block */
+    int64_t nc, ms, kc, mc; /* largest sizes: nc: columns of a block; ms: rows of a stretch; kc: values of k
+                               in a block; mc: rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -399,9 +398,8 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* Returns the block that begins at column n0, row m0 and value k0 of k, in the stretch (rows that share
- * packed b) that begins at row s0. `like` is any block of the same GEMM. `turn` (0 or 1) selects the block's
- * buffer for packed a. */
+/* Returns the block that begins at column n0, row m0 and value k0 of k, in the stretch that begins at row
+ * s0. `like` is any block of the same GEMM. `turn` (0 or 1) selects the block's buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {

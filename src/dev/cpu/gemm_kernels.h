@@ -53,12 +53,12 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Stores 32-bit units (an fp32 value, or a pair of bf16 values) of rows r … r+W-1 of a to the packed panels
- * at `out`: x holds unit u of each of these rows and, if `two`, y holds unit u+1. r is a multiple of W;
- * `rows` is the number of rows that are packed. `apart`: number of units of each row for which a panel has
- * room, so that panels begin apart · TILE_ROWS units after one another. The W rows belong to one panel, or to
- * two panels, half of them to each. In the second case units u and u+1 of a panel are stored together,
- * because they fill a vector (with AVX-512 a cache line, if the panel is aligned to a line). */
+/* Stores 32-bit units of rows r … r+W-1 of a to the packed panels at `out`: x holds unit u of each of
+ * these rows and, if `two`, y holds unit u+1. r is a multiple of W; `rows` is the number of rows that are
+ * packed. `apart`: number of units of each row for which a panel has room, so that panels begin apart ·
+ * TILE_ROWS units after one another. The W rows belong to one panel, or to two panels, half of them to
+ * each. In the second case units u and u+1 of a panel are stored together, because they fill a vector
+ * (with AVX-512 a cache line, if the panel is aligned to a line). */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -80,9 +80,9 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
     }
 }
 
-/* Loads a W x W block of 32-bit units (an fp32 value, or a pair of bf16 values) from rows that are contiguous
- * in k and `stride` bytes apart, and transposes the block. If fewer than W rows, or fewer values of k than a
- * block has, are left, the rest of the block is zeros. */
+/* Loads a W x W block of 32-bit units from rows that are contiguous in k and `stride` bytes apart, and
+ * transposes the block. If fewer than W rows, or fewer values of k than a block has, are left, the rest of
+ * the block is zeros. */
 INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64_t rows, int64_t k,
                           vf block[W])
 {
@@ -118,10 +118,9 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         vstore(to + i * width, block[i]);
 }
 
-/* Loads one 32-bit unit (an fp32 value, or a pair of bf16 values) of each of W rows of op(a), or columns of
- * op(b), or of `n` < W of them, from a source in which the values of successive rows are adjacent, and
- * successive values of k are `stride` bytes apart. `whole` is false for a last pair that has only one
- * value. */
+/* Loads one 32-bit unit of each of W rows of op(a), or columns of op(b), or of `n` < W of them, from a
+ * source in which the values of successive rows are adjacent, and successive values of k are `stride`
+ * bytes apart. `whole` is false for a last pair that has only one value. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -197,8 +196,7 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
     }
 }
 
-/* Packs rows of a into panels; each panel has room for `apart` 32-bit units (fp32 values, or pairs of bf16)
- * of each row. */
+/* Packs rows of a into panels; each panel has room for `apart` 32-bit units of each row. */
 INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
                    int64_t apart, float *out)
 {
@@ -377,10 +375,10 @@ INLINE void multiply_steps(bool pairs, int rows, int nv, int64_t units, const ch
     }
 }
 
-/* Multiplies a micro-tile (the part of c whose sums are in registers). `interleaved`: a is packed, with rows
- * side by side; otherwise a is read in place, with rows that are contiguous in k. The function is compiled
- * with constants for `interleaved`, `rows` and `nv`: then a step in k takes fewer instructions, which matters
- * when another thread runs on the same core (SMT). */
+/* Multiplies a micro-tile. `interleaved`: a is packed, with rows side by side; otherwise a is read in
+ * place, with rows that are contiguous in k. The function is compiled with constants for `interleaved`,
+ * `rows` and `nv`: then a step in k takes fewer instructions, which matters when another thread runs on
+ * the same core (SMT). */
 INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {

@@ -47,8 +47,8 @@ typedef struct left {
 } left;
 
 /* Returns n rows of d values as a left operand. The rows are read in place, or packed into `room`: if tiles
- * cannot use the values as they are, if d values are not a multiple of gm->grain 32-bit units (fp32 values,
- * or pairs of bf16), or if tiles would read past the last row. */
+ * cannot use the values as they are, if d values are not a multiple of gm->grain 32-bit units, or if tiles
+ * would read past the last row. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {

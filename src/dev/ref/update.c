@@ -87,7 +87,8 @@ static void sgd(const ax_update_args *a, const ax_update_array *u)
     }
 }
 
-static ax_status each_array(const ax_update_args *a, void (*update)(const ax_update_args *, const ax_update_array *))
+static ax_status each_array(const ax_update_args *a,
+                            void (*update)(const ax_update_args *, const ax_update_array *))
 {
     for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
         update(a, &a->array[i]);

@@ -20,6 +20,7 @@
     {"hidden_act", "model.activation"}, {"rms_norm_eps", "model.norm_eps"}, \
     {"rope_theta", "model.rope_theta"}, {"max_position_embeddings", "model.seq_len"}, \
     {"initializer_range", "model.init_std"}, {"attention_dropout", "model.attn_dropout"}
+#define AX_WINDOW_NAME {"sliding_window", "model.window"}
 /* clang-format on */
 
 /* Keys of config.json that all of these families read (ax_family.reads); their rule for a bias that a
@@ -60,7 +61,9 @@ ax_status ax_rope_write(const ax_model_config *c, json_t *json);
 ax_status ax_llama_window_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_mistral_window_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_mistral_window_write(const ax_model_config *c, json_t *json);
-ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_config *c);
-ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json);
+
+/* Read and set the keys of Qwen's models: those of all of these families, and those of the window. */
+ax_status ax_qwen_read(const json_t *json, const char *path, ax_model_config *c);
+ax_status ax_qwen_write(const ax_model_config *c, json_t *json);
 
 #endif

@@ -17,7 +17,7 @@ static ax_status mistral_write(const ax_model_config *c, json_t *json)
     return ax_llama_write(c, json);
 }
 
-static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window"}};
+static const ax_family_key names[] = {AX_LLAMA_NAMES, AX_WINDOW_NAME};
 
 static const ax_key_rule rules[] = {AX_NO_BIAS("attention_bias"), AX_NO_BIAS("mlp_bias")};
 

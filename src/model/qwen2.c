@@ -6,17 +6,10 @@ static ax_status qwen2_read(const json_t *json, const char *path, ax_model_confi
 {
     c->seq_len = 32768; /* the defaults of Qwen2Config */
     c->kv_heads = 32;
-    AX_TRY(ax_llama_read(json, path, c));
-    return ax_qwen_window_read(json, path, c);
+    return ax_qwen_read(json, path, c);
 }
 
-static ax_status qwen2_write(const ax_model_config *c, json_t *json)
-{
-    AX_TRY(ax_qwen_window_write(c, json));
-    return ax_llama_write(c, json);
-}
-
-static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window"}};
+static const ax_family_key names[] = {AX_LLAMA_NAMES, AX_WINDOW_NAME};
 
 /* attention_bias is idle: the class in transformers has the biases of q, k and v, and no other, whatever it
  * is. */
@@ -26,7 +19,7 @@ const ax_family ax_family_qwen2 = {.name = "qwen2",
                                    .architecture = "Qwen2ForCausalLM",
                                    .defaults = {AX_LLAMA_FACTS, .no_bias = {false, true, true}},
                                    .read = qwen2_read,
-                                   .write = qwen2_write,
+                                   .write = ax_qwen_write,
                                    AX_LLAMA_ARRAYS,
                                    .names = names,
                                    .n_names = AX_COUNT(names),

@@ -7,17 +7,10 @@ static ax_status qwen3_read(const json_t *json, const char *path, ax_model_confi
     c->seq_len = 32768; /* the defaults of Qwen3Config */
     c->kv_heads = 32;
     c->head_dim = 128;
-    AX_TRY(ax_llama_read(json, path, c));
-    return ax_qwen_window_read(json, path, c);
+    return ax_qwen_read(json, path, c);
 }
 
-static ax_status qwen3_write(const ax_model_config *c, json_t *json)
-{
-    AX_TRY(ax_qwen_window_write(c, json));
-    return ax_llama_write(c, json);
-}
-
-static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window"}};
+static const ax_family_key names[] = {AX_LLAMA_NAMES, AX_WINDOW_NAME};
 
 static const ax_key_rule rules[] = {
     AX_NO_BIAS("mlp_bias"), {"qk_norm", "true null", NULL}, {"use_qk_norm", "true null", NULL}};
@@ -27,7 +20,7 @@ const ax_family ax_family_qwen3 = {
     .architecture = "Qwen3ForCausalLM",
     .defaults = {AX_LLAMA_FACTS, .no_bias = {true, true, true}, .head_norms = true},
     .read = qwen3_read,
-    .write = qwen3_write,
+    .write = ax_qwen_write,
     AX_LLAMA_ARRAYS,
     .names = names,
     .n_names = AX_COUNT(names),

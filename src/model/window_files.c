@@ -58,9 +58,10 @@ static ax_status read_layers(const json_t *json, const char *path, const char *l
     return AX_OK;
 }
 
-ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_config *c)
+ax_status ax_qwen_read(const json_t *json, const char *path, ax_model_config *c)
 {
     bool used = false;
+    AX_TRY(ax_llama_read(json, path, c));
     AX_TRY(ax_json_bool(json, path, "use_sliding_window", &used));
     c->window = 0;
     if (used && !json_is_null(json_object_get(json, "sliding_window"))) {
@@ -105,7 +106,7 @@ static json_t *types_of(const ax_model_config *c)
     return types;
 }
 
-ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
+ax_status ax_qwen_write(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
     if (!c->window) { /* no window: an existing value of sliding_window is kept */
@@ -119,7 +120,7 @@ ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
                   json_object_set_new(json, "layer_types", types_of(c));
     }
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
-    return AX_OK;
+    return ax_llama_write(c, json);
 }
 
 /* Without layer_types all layers have the window: the key is written only if some have none. */

@@ -30,14 +30,18 @@ static ax_status put_json_string(const char *text, size_t n, ax_buf *out)
 }
 
 /* Writes a number as Python's repr does: with as few digits as give the same number again, and with an
- * exponent below 1e-4 and from 1e16 on. */
+ * exponent below 1e-4 and from 1e16 on. The numbers that are rounded to a power of two reach half as far
+ * below it as above it; so there the nearest one of few digits may be too far below, while the next one above
+ * is right. A quarter of the distance to the next double leads to it. */
 static ax_status put_real(double value, ax_buf *out)
 {
     char text[32], digits[32] = "";
     int precision = 0, n = 0;
-    do
+    do {
         snprintf(text, sizeof text, "%.*e", precision, value);
-    while (strtod(text, NULL) != value && ++precision < 17);
+        if (strtod(text, NULL) != value)
+            snprintf(text, sizeof text, "%.*Le", precision, value * (1 + 0x1p-54L));
+    } while (strtod(text, NULL) != value && ++precision < 17);
     const char *e = strchr(text, 'e');
     const int exponent = (int)strtol(e + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16)

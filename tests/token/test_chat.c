@@ -3,6 +3,8 @@
 #include "chat_test.h"
 #include "token/chat_templates.h"
 
+#include <math.h>
+
 /* ---- the golden file ------------------------------------------------------------------------------ */
 
 static void expect_case(const char *name, size_t number, const json_t *expected, const ax_ids *ids,
@@ -592,9 +594,31 @@ static void prompts(void **state)
     json_decref(file);
 }
 
+/* Numbers are written as Python writes them: all powers of two, where the shortest text is often not the
+ * nearest one of its length. `want` is the FNV-1a hash of what json.dumps gives, with a line end after each.
+ */
+static void numbers(void **state)
+{
+    (void)state;
+    ax_buf text = {0};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325), want = UINT64_C(0x8a2ce174d3479c89);
+    for (int k = -1074; k < 1024; k++) {
+        json_t *number = json_real(ldexp(1, k));
+        OK(chat_put_json(number, 0, &text));
+        OK(ax_buf_add(&text, "\n", 1));
+        json_decref(number);
+    }
+    assert_non_null(strstr(text.data, "\n5.684341886080802e-14\n"));
+    for (size_t i = 0; i < text.size; i++)
+        hash = (hash ^ (unsigned char)text.data[i]) * UINT64_C(0x100000001b3);
+    assert_true(hash == want);
+    ax_buf_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers),
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_become_jinja, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(known_texts_are_recognized, files_setup, files_teardown),

@@ -170,21 +170,19 @@ static bool batch_ok(const ax_config *cfg)
     return ok;
 }
 
-/* Prints the number that must divide train.global_batch, as a product of keys with their values. */
+/* Prints the number that must divide train.global_batch, as a product. Names no keys of the grid, because
+ * --ranks alone may have given the ranks that divide the batch. */
 static const char *batch_factors(const ax_config *cfg, char out[128])
 {
     const ax_axes *axes = batch_axes();
     const int64_t micro = cfg->train.micro_batch, ranks = batch_ranks(cfg);
-    char key[16];
     snprintf(out, 128, "train.micro_batch");
     for (int i = 0; i < axes->n && ranks > 1; i++)
-        ax_text_add(out, 128, " x %s", axis_key(axes->a[i], key));
-    ax_text_add(out, 128, " (%" PRId64, micro);
-    for (int i = 0; i < axes->n && ranks > 1; i++)
-        ax_text_add(out, 128, " x %d", ax_grid_size_along(ax_config_grid(cfg), axes->a[i]));
+        ax_text_add(out, 128, "%s%s", i ? " and " : " x the ranks of the axes ", ax_axis_name(axes->a[i]));
     if (ranks > 1)
-        ax_text_add(out, 128, " = %" PRId64, micro * ranks);
-    ax_text_add(out, 128, ")");
+        ax_text_add(out, 128, " (%" PRId64 " x %" PRId64 " = %" PRId64 ")", micro, ranks, micro * ranks);
+    else
+        ax_text_add(out, 128, " (%" PRId64 ")", micro);
     return out;
 }
 

@@ -100,13 +100,15 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: -1}\n",
          "t.yaml:3:17: optim.warmup: must be from 0 to 1000000000, not \"-1\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4, z: 2}\n",
-         "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x grid.data x grid.z "
-         "(4 x 4 x 2 = 32): give train.global_batch=32, or train.micro_batch=3"},
+         "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x the ranks of the "
+         "axes "
+         "data and z (4 x 8 = 32): give train.global_batch=32, or train.micro_batch=3"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4}\n",
-         "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x grid.data x grid.z "
-         "(4 x 4 x 1 = 16): give train.global_batch=16 or 32, or train.micro_batch=3 or 6"},
+         "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x the ranks of the "
+         "axes "
+         "data and z (4 x 4 = 16): give train.global_batch=16 or 32, or train.micro_batch=3 or 6"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
-         "(4 x 4 x 1 = 16): give train.global_batch=16 or 32"},
+         "(4 x 4 = 16): give train.global_batch=16 or 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 15}\n",
          "t.yaml:3:14: grid.pipe: 15 stages are too many for a model of 12 blocks: each needs the embedding, "
          "a block or the head; at most 14"},
@@ -130,10 +132,8 @@ static void rules_over_keys(void **state)
          "grid: {pipe: 4, data: 2}\npipe: {schedule: interleaved}\n",
          "t.yaml:3:23: train.global_batch: 24 has 6 micro-batches, but pipe.schedule=interleaved needs a "
          "multiple "
-         "of grid.pipe (4): make train.global_batch a multiple of train.micro_batch x grid.data x grid.z (2 "
-         "x "
-         "2 x 1 "
-         "= 4) x grid.pipe; the nearest are 16 and 32"},
+         "of grid.pipe (4): make train.global_batch a multiple of train.micro_batch x the ranks of the axes "
+         "data and z (2 x 2 = 4) x grid.pipe; the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 4, micro_batch: 4}\n"
          "grid: {pipe: 2}\npipe: {schedule: interleaved}\n",
          "train.global_batch: 4 has 1 micro-batch, but pipe.schedule=interleaved needs a multiple of "

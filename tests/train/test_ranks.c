@@ -286,10 +286,11 @@ static void mistakes_are_reported_once(void **state)
             RANK_KEYS "ranks=2 grid.data=1");
     refused(2, "grid.x: the grid x=2 y=1 z=1 pipe=1 data=1 needs 2 ranks but there are 3",
             RANK_KEYS "ranks=3 train.global_batch=12 grid.x=2");
-    refused(2,
-            "train.global_batch: 8 must be a multiple of train.micro_batch x grid.data x grid.z (1 x 3 x 1 = "
-            "3): give train.global_batch=6 or 9",
-            RANK_KEYS "ranks=3");
+    refused(
+        2,
+        "train.global_batch: 8 must be a multiple of train.micro_batch x the ranks of the axes data and z "
+        "(1 x 3 = 3): give train.global_batch=6 or 9",
+        RANK_KEYS "ranks=3");
     refused(2, "rank 1: train.seed is 3 here (command line) and 1234 on rank 0: give all ranks the same",
             RANK_KEYS "ranks=3 grid.data=3 train.global_batch=12 @1:train.seed=3");
     refused(2, "rank 2: model.init_std is 0.02 here (default) and 0.03 on rank 0",

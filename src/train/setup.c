@@ -318,10 +318,9 @@ static void log_long(const char *path, const ax_data *data, const ax_data_packed
         ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and became %lld pieces", path, (long long)n,
                what, are, (long long)pieces);
     else if (n)
-        ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and %s: %lld tokens are not read", path,
-               (long long)n, what, are,
-               longer == AX_LONG_DROP ? "left out (data.long: drop)" : "cut at its end (data.long: truncate)",
-               (long long)p->lost);
+        ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row%s: %lld tokens are not read (data.long: %s)",
+               path, (long long)n, what, are, longer == AX_LONG_DROP ? " and left out" : "",
+               (long long)p->lost, longer == AX_LONG_DROP ? "drop" : "truncate");
     if (p->targetless)
         ax_log(AX_LOG_WARN,
                "%s: %lld %s without a target after cutting (data.long: truncate) %s left out: raise "

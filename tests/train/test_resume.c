@@ -446,6 +446,7 @@ static void packing_of_earlier_versions(void **state)
                TALKS "run.dir=new data.long=drop train.steps=7");
     run_expect(4, "talks.tok: 23 conversations without a target after cutting",
                TALKS "run.dir=cut data.long=truncate model.seq_len=2");
+    sh("grep -q 'talks.tok: 23 conversations are longer than a row: 161 tokens are not read' log");
 }
 
 /* A state without the object "run" is an error of the checkpoint. */

@@ -6,19 +6,13 @@
 #include <string.h>
 
 typedef struct args {
-    cli_launch launch;
-    char *config;
-    ax_strings overrides;
+    cli_config_args common;
     int64_t runs;
     bool json;
 } args;
 
 static const ax_option options[] = {
-    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "YAML file with the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
-    LAUNCH_OPTIONS(args, launch),
+    CONFIG_OPTIONS(args, common),
     {"runs", AX_OPT_INT, offsetof(args, runs), "9", "[1, 100000]", .meta = "N",
      .help = "how often each GEMM (matrix product) is timed"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
@@ -107,7 +101,7 @@ static ax_status print_json(const bench_gemms *all, const args *a, int ranks, co
         "case", r->name, "unit", "ms", "runs", (json_int_t)a->runs, "median", r->seconds.median * 1e3, "min",
         r->seconds.min * 1e3, "max", r->seconds.max * 1e3, "calls", (json_int_t)r->calls, "flops", r->flops,
         "flops_per_s", rate, "peak_flops_per_s", cli_json_number(r->peak > 0 ? r->peak : NAN), "of_peak",
-        cli_json_number(r->peak > 0 ? rate / r->peak : NAN), "share", r->of_step, "config", a->config,
+        cli_json_number(r->peak > 0 ? rate / r->peak : NAN), "share", r->of_step, "config", a->common.path,
         "model", all->model, "precision", ax_dtype_name(all->compute), "grid", all->grid, "ranks", ranks,
         "threads", all->threads, "device", all->device, "isa", isa, "cache_bytes", (json_int_t)all->cache);
     if (out && r->gemm) {
@@ -185,11 +179,7 @@ static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
     return status;
 }
 
-static ax_status run(const void *raw)
-{
-    const args *a = raw;
-    return cli_configured(a->config, &a->overrides, AX_CONFIG_TO_MEASURE, measure, a);
-}
+static ax_status run(const void *raw) { return cli_configured(raw, AX_CONFIG_TO_MEASURE, measure); }
 
 const cli_verb verb_bench_gemm = {
     .name = "bench gemm",

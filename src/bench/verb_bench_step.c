@@ -6,19 +6,13 @@
 #include <string.h>
 
 typedef struct args {
-    cli_launch launch;
-    char *config;
-    ax_strings overrides;
+    cli_config_args common;
     int64_t steps, warm;
     bool json;
 } args;
 
 static const ax_option options[] = {
-    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "YAML file with the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
-    LAUNCH_OPTIONS(args, launch),
+    CONFIG_OPTIONS(args, common),
     {"steps", AX_OPT_INT, offsetof(args, steps), "5", "[1, 100000]", .meta = "N",
      .help = "number of steps to time"},
     {"warm-up", AX_OPT_INT, offsetof(args, warm), "2", "[0, 100000]", .meta = "N",
@@ -113,7 +107,7 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
         "s:o, s:f, s:f, s:I, s:I, s:s, s:s?}",
-        "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
+        "case", a->common.path, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
         (json_int_t)t->tokens, "tokens_per_s", (double)t->tokens / t->seconds.median, "flops_per_s",
@@ -199,11 +193,7 @@ static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
     return status;
 }
 
-static ax_status run(const void *raw)
-{
-    const args *a = raw;
-    return cli_configured(a->config, &a->overrides, AX_CONFIG_TO_MEASURE, measure, a);
-}
+static ax_status run(const void *raw) { return cli_configured(raw, AX_CONFIG_TO_MEASURE, measure); }
 
 const cli_verb verb_bench_step = {
     .name = "bench step",

@@ -22,6 +22,20 @@
                     "default: this host"                                                                     \
     }
 
+/* The arguments of verbs that need a configuration; the first field of the verb's argument struct. */
+typedef struct cli_config_args {
+    cli_launch launch;
+    char *path;
+    ax_strings overrides;
+} cli_config_args;
+
+#define CONFIG_OPTIONS(args, field)                                                                          \
+    {"CONFIG",         AX_OPT_PATH,           offsetof(args, field.path),                                    \
+     .required = true, .meta = "CONFIG.yaml", .help = "YAML file with the configuration of the run"},        \
+        {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.overrides),                                       \
+         .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},     \
+        LAUNCH_OPTIONS(args, field.launch)
+
 /* Sets *out to true if this process must start ranks: `launch` asks for several ranks and no launcher has
  * started this process as one of several ranks, or `launch` asks for hosts and no launcher has started this
  * process. AX_ERR_USAGE if a launcher has started another number of ranks than `launch` asks for, or if
@@ -52,12 +66,11 @@ void cli_world_abort_unshared(ax_comm *world, ax_status status);
 /* Prints the error of `status`, if any, on rank 0, and destroys the communicator. Aborts the job if the error
  * is one of this rank only. Returns `status`; if *world is NULL, does nothing else. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
-/* Runs a verb that needs a configuration: loads the file `path` with the key=value words `overrides`, for the
- * use `use`; creates the communicator of all ranks; calls `run` with `args`, the verb's arguments; destroys
- * the communicator. Collective. */
+/* Runs a verb that needs a configuration: loads it for the use `use`, creates the communicator of all ranks,
+ * calls `run` with `args`, the verb's arguments, which begin with cli_config_args, and destroys the
+ * communicator. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
-ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
-                         cli_configured_fn *run, const void *args);
+ax_status cli_configured(const void *args, ax_config_use use, cli_configured_fn *run);
 /* Prints the error message, if `status` is an error that this process has not printed yet and that no other
  * rank prints. */
 void cli_print_error(ax_status status);

@@ -54,6 +54,16 @@ json_t *cli_json_text(const char *bytes, size_t n)
     return text;
 }
 
+ax_corpus_options cli_corpus_options(const cli_corpus *corpus)
+{
+    return (ax_corpus_options){.inputs = (const char *const *)corpus->input.items,
+                               .n_inputs = (int)corpus->input.count,
+                               .include = (const char *const *)corpus->include.items,
+                               .n_include = (int)corpus->include.count,
+                               .text_key = corpus->text.key,
+                               .bad_lines = corpus->text.bad_lines};
+}
+
 bool cli_is_stdin(const char *path)
 {
     struct stat named, input;

@@ -8,6 +8,7 @@
 #ifndef AX_CLI_VERB_H
 #define AX_CLI_VERB_H
 
+#include "axonn/data.h"
 #include "axonn/option.h"
 
 #include <jansson.h>
@@ -86,6 +87,30 @@ typedef struct cli_text {
     char *key;
     int64_t bad_lines;
 } cli_text;
+
+/* The arguments of verbs that read a corpus. The options for them are INPUT_OPTION, INCLUDE_OPTION and
+ * TEXT_OPTIONS, in their place among the verb's others. */
+typedef struct cli_corpus {
+    ax_strings input, include;
+    cli_text text;
+} cli_corpus;
+/* Returns the options of the corpus, which borrow from `corpus`. */
+ax_corpus_options cli_corpus_options(const cli_corpus *corpus);
+
+#define INPUT_OPTION(args, field)                                                                            \
+    {                                                                                                        \
+        "input", AX_OPT_STRINGS, offsetof(args, field.input),                                                \
+            .required = true, .meta = "PATH...",                                                             \
+            .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard "   \
+                    "input"                                                                                  \
+    }
+#define INCLUDE_OPTION(args, field)                                                                          \
+    {                                                                                                        \
+        "include", AX_OPT_STRINGS, offsetof(args, field.include),                                            \
+            .meta = "PATTERN...",                                                                            \
+            .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; "         \
+                    "default: all"                                                                           \
+    }
 
 /* For verbs that read conversations. */
 #define IGNORE_OPTION(args, field)                                                                           \

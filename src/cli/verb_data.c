@@ -70,17 +70,16 @@ static ax_status check_end_id(const ax_data *data, int64_t end_id)
 /* ---- build --------------------------------------------------------------------------------------- */
 
 typedef struct build_args {
-    ax_strings input, include, ignore;
+    cli_corpus corpus;
+    ax_strings ignore;
     char *tokenizer, *out, *valid, *template;
-    cli_text text;
     double valid_fraction;
     int64_t threads;
     bool dedup, bos, json;
 } build_args;
 
 static const ax_option build_options[] = {
-    {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
+    INPUT_OPTION(build_args, corpus),
     {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",
@@ -91,9 +90,8 @@ static const ax_option build_options[] = {
      .help = "fraction of the documents that goes to --valid; they are chosen by a hash of their text"},
     {"dedup", AX_OPT_BOOL, offsetof(build_args, dedup), "false",
      .help = "leave out documents whose text is equal to that of an earlier one"},
-    {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
-     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
-    TEXT_OPTIONS(build_args, text),
+    INCLUDE_OPTION(build_args, corpus),
+    TEXT_OPTIONS(build_args, corpus.text),
     {"bos", AX_OPT_BOOL, offsetof(build_args, bos), "true",
      .help = "put around each text what the tokenizer's post_processor puts there (as a rule a token that "
              "begins the text), as transformers does; conversations have the tokens of their template"},
@@ -148,14 +146,7 @@ static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const 
     cli_progress progress;
     ax_data_build_report report;
     ax_data_build_options how = {
-        .corpus = {.inputs = (const char *const *)a->input.items,
-                   .n_inputs = (int)a->input.count,
-                   .include = (const char *const *)a->include.items,
-                   .n_include = (int)a->include.count,
-                   .text_key = a->text.key,
-                   .chat = chat,
-                   .ignore = a->ignore,
-                   .bad_lines = a->text.bad_lines},
+        .corpus = cli_corpus_options(&a->corpus),
         .tokenizer = tok,
         .output = a->out,
         .valid_output = a->valid,
@@ -166,6 +157,8 @@ static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const 
         .progress = show_build,
         .user = &progress,
     };
+    how.corpus.chat = chat;
+    how.corpus.ignore = a->ignore;
     cli_stop_catch();
     cli_progress_start(&progress, "tokenizing", true);
     ax_status status = ax_data_build(&how, &report);

@@ -13,16 +13,15 @@
 /* ---- train --------------------------------------------------------------------------------------- */
 
 typedef struct train_args {
-    ax_strings input, special, include;
+    ax_strings special;
     int64_t vocab, threads;
     char *out, *pattern, *eos;
-    cli_text text;
+    cli_corpus corpus;
     bool json;
 } train_args;
 
 static const ax_option train_options[] = {
-    {"input", AX_OPT_STRINGS, offsetof(train_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
+    INPUT_OPTION(train_args, corpus),
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
      .help = "size of the vocabulary, including the 256 bytes and the special tokens"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
@@ -33,9 +32,8 @@ static const ax_option train_options[] = {
      .help = "special tokens of the new tokenizer; they get the lowest ids"},
     {"eos", AX_OPT_STRING, offsetof(train_args, eos), .meta = "TOKEN",
      .help = "the special token that ends a document (default: <|endoftext|> if it is a special token)"},
-    {"include", AX_OPT_STRINGS, offsetof(train_args, include), .meta = "PATTERN...",
-     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
-    TEXT_OPTIONS(train_args, text),
+    INCLUDE_OPTION(train_args, corpus),
+    TEXT_OPTIONS(train_args, corpus.text),
     {"threads", AX_OPT_INT, offsetof(train_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
     {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print the result as one JSON object"},
@@ -102,17 +100,6 @@ static ax_status report_training(const train_args *a, const ax_tokenizer *tok, c
     return AX_OK;
 }
 
-static ax_corpus_options corpus_options(const ax_strings *input, const ax_strings *include,
-                                        const cli_text *text)
-{
-    return (ax_corpus_options){.inputs = (const char *const *)input->items,
-                               .n_inputs = (int)input->count,
-                               .include = (const char *const *)include->items,
-                               .n_include = (int)include->count,
-                               .text_key = text->key,
-                               .bad_lines = text->bad_lines};
-}
-
 static bool is_empty_dir(const char *path)
 {
     ax_strings names;
@@ -141,7 +128,7 @@ static ax_status run_train(const void *raw)
     const train_args *a = raw;
     AX_TRY(check_out(a->out));
     double start = ax_now();
-    ax_corpus_options which = corpus_options(&a->input, &a->include, &a->text);
+    ax_corpus_options which = cli_corpus_options(&a->corpus);
     ax_corpus *corpus;
     ax_tokenizer *tok = NULL;
     AX_TRY(ax_corpus_create(&which, &corpus));
@@ -335,19 +322,16 @@ const cli_verb verb_tok_decode = {
 
 typedef struct check_args {
     char *tokenizer;
-    ax_strings input, include;
-    cli_text text;
+    cli_corpus corpus;
     bool json;
 } check_args;
 
 static const ax_option check_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(check_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
-    {"input", AX_OPT_STRINGS, offsetof(check_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
-    {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
-     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
-    TEXT_OPTIONS(check_args, text),
+    INPUT_OPTION(check_args, corpus),
+    INCLUDE_OPTION(check_args, corpus),
+    TEXT_OPTIONS(check_args, corpus.text),
     {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print the result as one JSON object"},
 };
 
@@ -399,7 +383,7 @@ static ax_status print_report(const check_args *a, const ax_tokenizer *tok, cons
 static ax_status run_check(const void *raw)
 {
     const check_args *a = raw;
-    ax_corpus_options which = corpus_options(&a->input, &a->include, &a->text);
+    ax_corpus_options which = cli_corpus_options(&a->corpus);
     ax_tokenizer *tok;
     ax_corpus *corpus = NULL;
     ax_tokenizer_report report = {0};

@@ -6,18 +6,12 @@
 #include <stdlib.h>
 
 typedef struct args {
-    cli_launch launch;
-    char *config;
-    ax_strings overrides;
+    cli_config_args common;
     bool json;
 } args;
 
 static const ax_option options[] = {
-    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "YAML file with the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
-    LAUNCH_OPTIONS(args, launch),
+    CONFIG_OPTIONS(args, common),
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the result of the finished run as one JSON object"},
 };
@@ -61,21 +55,17 @@ static bool reads_input(const void *raw)
 {
     const args *a = raw;
     ax_config config;
-    if (cli_is_stdin(a->config))
+    if (cli_is_stdin(a->common.path))
         return true;
-    ax_status status =
-        ax_config_load(a->config, a->overrides.items, a->overrides.count, AX_CONFIG_TO_TRAIN, &config);
+    ax_status status = ax_config_load(a->common.path, a->common.overrides.items, a->common.overrides.count,
+                                      AX_CONFIG_TO_TRAIN, &config);
     bool found =
         status == AX_OK && (includes_stdin(&config.data.train) || includes_stdin(&config.data.valid));
     ax_config_fini(&config);
     return found;
 }
 
-static ax_status run(const void *raw)
-{
-    const args *a = raw;
-    return cli_configured(a->config, &a->overrides, AX_CONFIG_TO_TRAIN, train, a);
-}
+static ax_status run(const void *raw) { return cli_configured(raw, AX_CONFIG_TO_TRAIN, train); }
 
 const cli_verb verb_train = {
     .name = "train",

@@ -107,9 +107,9 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
 }
 
 /* Loads the configuration and applies its runtime settings to the process. */
-static ax_status load(const char *path, const ax_strings *overrides, ax_config_use use, ax_config *config)
+static ax_status load(const cli_config_args *args, ax_config_use use, ax_config *config)
 {
-    AX_TRY(ax_config_load(path, overrides->items, overrides->count, use, config));
+    AX_TRY(ax_config_load(args->path, args->overrides.items, args->overrides.count, use, config));
     AX_TRY(ax_runtime_set_given(config->set));
     return cli_process_settings();
 }
@@ -130,12 +130,11 @@ static ax_status open_after(ax_status loaded, ax_comm **world)
 
 /* Loads the configuration before it creates the communicator of all ranks (the world), because some runtime
  * settings affect how the communicator is created. */
-ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
-                         cli_configured_fn *run, const void *args)
+ax_status cli_configured(const void *args, ax_config_use use, cli_configured_fn *run)
 {
     ax_comm *world = NULL;
     ax_config config;
-    ax_status status = open_after(load(path, overrides, use, &config), &world);
+    ax_status status = open_after(load(args, use, &config), &world);
     if (world)
         status = ax_comm_agree(world, status);
     if (status == AX_OK)

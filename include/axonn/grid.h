@@ -35,6 +35,7 @@ enum {
 #undef AX_AXIS_ENUM
         AX_AXES_STANDARD
 };
+#define AX_GRID_ORDER "x,y,z,pipe,data" /* their names in this order (ax_grid_order_default) */
 
 /* Each row declares that an axis may be written as a product of two axes, its factors: FACTOR(id, axis,
  * suffix of the major factor, suffix of the minor factor). Row KV factors x into x.kv and x.rep. */

@@ -33,7 +33,7 @@ static const ax_option options[] = {
     {"grid", AX_OPT_STRING, offsetof(args, grid.grid), .meta = "x=N,y=N,...",
      .help =
          "print a grid of ranks of these sizes instead: its communication groups, and their ranks and hosts"},
-    {"order", AX_OPT_STRING, offsetof(args, grid.order), "x,y,z,pipe,data",
+    {"order", AX_OPT_STRING, offsetof(args, grid.order), AX_GRID_ORDER,
      .help = "with --grid: axes in the order in which ranks are numbered, the fastest-varying first (like "
              "the key grid.order)"},
     {"ranks-per-node", AX_OPT_INT, offsetof(args, grid.ranks_per_node), "0", "[0, 65536]", .meta = "K",

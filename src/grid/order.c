@@ -37,7 +37,7 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
         bool more = i + 1 < AX_AXES_STANDARD;
         AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
                  "the order must name each of %s once, the innermost first, with commas and "
-                 "no blanks, such as x,y,z,pipe,data; it is \"%.60s\"",
+                 "no blanks, such as " AX_GRID_ORDER "; it is \"%.60s\"",
                  names, text);
         seen |= 1u << a;
         out->axis[i] = (ax_axis)a;

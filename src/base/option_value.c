@@ -28,8 +28,8 @@ const char *ax_option_word(const ax_option *option, int value, char word[64])
     if (value < 0)
         return word;
     for (int i = 0; !option->words && at && i < value; i++) {
-        at = strchr(at, '|');
-        at += at != NULL;
+        const char *bar = strchr(at, '|');
+        at = bar ? bar + 1 : NULL;
     }
     at = option->words ? option->words(value) : at;
     snprintf(word, 64, "%.*s", at ? (int)strcspn(at, "|") : 0, at ? at : "");

@@ -38,7 +38,9 @@ static void adamw_by_formula(void **state)
                                        .correction1 = 1 - pow(beta1, step),
                                        .correction2 = 1 - pow(beta2, step),
                                        .grad_scale = scale};
-        RUN(adamw, N, N, 1, beta1, beta2, eps, decay, &all, &all, &now, AX_F64, AX_BF16);
+        RUN(adamw, .n = N, .copied = N, .arrays = 1, .beta1 = beta1, .beta2 = beta2, .eps = eps,
+            .decay = decay, .array = &all, .table = &all, .numbers = &now, .dtype = AX_F64,
+            .copy_dtype = AX_BF16);
         for (int i = 0; i < N; i++) {
             double grad = scale * g[i];
             em[i] = beta1 * em[i] + (1 - beta1) * grad;
@@ -55,7 +57,8 @@ static void adamw_by_formula(void **state)
     const ax_update_array two = whole(2, one, zero_m, zero_v, NULL, gradient);
     const ax_update_numbers first = {
         .lr = lr, .correction1 = 1 - beta1, .correction2 = 1 - beta2, .grad_scale = 1};
-    RUN(adamw, 2, 0, 1, beta1, beta2, 0, 0, &two, &two, &first, AX_F64, AX_F64);
+    RUN(adamw, .n = 2, .copied = 0, .arrays = 1, .beta1 = beta1, .beta2 = beta2, .array = &two, .table = &two,
+        .numbers = &first, .dtype = AX_F64, .copy_dtype = AX_F64);
     assert_true(fabs(one[0] - (1 - lr)) < 1e-15 && fabs(one[1] - (1 + lr)) < 1e-15);
 }
 
@@ -68,7 +71,8 @@ static void copies_come_from_the_stored_weight(void **state)
     uint16_t copy;
     const ax_update_array one = whole(1, &w, NULL, NULL, &copy, &g);
     const ax_update_numbers now = {.lr = 1 + 0x1p-22, .grad_scale = 1};
-    RUN(sgd, 1, 1, 1, 0, 0, &one, &one, &now, AX_F32, AX_BF16);
+    RUN(sgd, .n = 1, .copied = 1, .arrays = 1, .array = &one, .table = &one, .numbers = &now, .dtype = AX_F32,
+        .copy_dtype = AX_BF16);
     assert_true((double)w == 1 + 0x1p-8);
     assert_int_equal(copy, ax_bf16_from_float(1));
 }
@@ -87,7 +91,8 @@ static void sgd_by_hand(void **state)
                                  whole(1, &free_w, &free_m, NULL, NULL, &g[step])};
         two[1].first = AX_UPDATE_UNIT;
         two[1].decays = 0;
-        RUN(sgd, 2, 0, 2, 0.5, 0.25, two, two, &now, AX_F64, AX_F64);
+        RUN(sgd, .n = 2, .copied = 0, .arrays = 2, .momentum = 0.5, .decay = 0.25, .array = two, .table = two,
+            .numbers = &now, .dtype = AX_F64, .copy_dtype = AX_F64);
         momentum = 0.5 * momentum + g[step] + 0.25 * expected;
         expected -= 0.1 * momentum;
         free_momentum = 0.5 * free_momentum + g[step];
@@ -97,7 +102,8 @@ static void sgd_by_hand(void **state)
     double plain = 1; /* the first step: 1 - 0.1 (2·0.75 + 0.25) */
     const ax_update_array one = whole(1, &plain, NULL, NULL, NULL, g);
     now.grad_scale = 2;
-    RUN(sgd, 1, 0, 1, 0.5, 0.25, &one, &one, &now, AX_F64, AX_F64);
+    RUN(sgd, .n = 1, .copied = 0, .arrays = 1, .momentum = 0.5, .decay = 0.25, .array = &one, .table = &one,
+        .numbers = &now, .dtype = AX_F64, .copy_dtype = AX_F64);
     assert_true(fabs(plain - 0.825) < 1e-15);
 }
 
@@ -117,7 +123,8 @@ static void clipping_by_hand(void **state)
         assert_true(now.norm == 4 && now.loss == 2 && now.grad_scale == cases[i].factor);
         assert_true(now.skip == 0 && now.culprit == -1);
     }
-    RUN(sgd, 1, 0, 1, 0, 0, &one, &one, &now, AX_F64, AX_F64);
+    RUN(sgd, .n = 1, .copied = 0, .arrays = 1, .array = &one, .table = &one, .numbers = &now, .dtype = AX_F64,
+        .copy_dtype = AX_F64);
     assert_true(w == 1 - 1 / (4 + 1e-6));
     RUN(clip, 3, 1, 3, 8, sumsq, &loss, &now); /* gradients scaled by 8 */
     assert_true(now.norm == 0.5 && now.loss == 2 && now.grad_scale == 1.0 / 8);
@@ -127,11 +134,13 @@ static void clipping_by_hand(void **state)
     sumsq[1] = NAN;
     RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
     assert_true(now.skip != 0 && now.culprit == 1 && isnan(now.norm) && !signbit(now.norm) && now.loss == 2);
-    RUN(sgd, 1, 0, 1, 0, 0, &one, &one, &now, AX_F64, AX_F64);
+    RUN(sgd, .n = 1, .copied = 0, .arrays = 1, .array = &one, .table = &one, .numbers = &now, .dtype = AX_F64,
+        .copy_dtype = AX_F64);
     sumsq[1] = 4, loss = 15; /* a later step is fine */
     RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
     assert_true(now.skip != 0 && now.culprit == 1 && now.loss == 2);
-    RUN(sgd, 1, 0, 1, 0, 0, &one, &one, &now, AX_F64, AX_F64);
+    RUN(sgd, .n = 1, .copied = 0, .arrays = 1, .array = &one, .table = &one, .numbers = &now, .dtype = AX_F64,
+        .copy_dtype = AX_F64);
     assert_true(w == before);
     now.skip = 0;
     loss = INFINITY;

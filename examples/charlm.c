@@ -95,7 +95,7 @@ static ax_status train(trainer *t, ax_comm *world, job *mine)
     AX_TRY(ax_ctx_create(world, mine->grid, "cpu", 1, AX_F32, 1234, &t->ctx));
     AX_TRY(build(t->ctx, &t->net));
     AX_TRY(ax_optim_find("adamw", &adamw));
-    AX_TRY(ax_layer_param_set(t->net, adamw->slots, &t->params));
+    AX_TRY(ax_layer_param_set(t->net, adamw->moments, &t->params));
     AX_TRY(ax_updater_create(adamw, t->params, &t->updater));
     AX_TRY(ax_param_set_init(t->params));
     AX_TRY(ax_frame_create(t->ctx, FRAME, &t->frame));

@@ -180,7 +180,7 @@ static ax_status train(trainer *t, const struct task *task, bool tell, double *s
     t->net = task->build(t->ctx);
     AX_TRY(t->net ? AX_OK : ax_error_status());
     AX_TRY(ax_optim_find("adamw", &adamw));
-    AX_TRY(ax_layer_param_set(t->net, adamw->slots, &t->params));
+    AX_TRY(ax_layer_param_set(t->net, adamw->moments, &t->params));
     AX_TRY(ax_updater_create(adamw, t->params, &t->updater));
     AX_TRY(ax_param_set_init(t->params));
     AX_TRY(ax_frame_create(t->ctx, FRAME, &t->frame));

@@ -196,7 +196,7 @@ typedef struct ax_ckpt_save_args {
                        they are saved too, unconverted */
     int64_t shard_bytes; /* largest size of a file of weights or of optimizer state (ax_st_plan); 0: 5 GB. An
                             adapter's weights are always one file */
-    const char *const *slot_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
+    const char *const *moment_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
     const char *state;   /* a JSON object, written unchanged to training/state.json */
@@ -223,7 +223,7 @@ AX_MUST_CHECK ax_status ax_ckpt_measure(const ax_ckpt_save_args *args, ax_ckpt_s
 /* Reads the master weights and the optimizer state from checkpoint directory `dir`: bit for bit, or converted
  * if the dtype of the master weights is now another one. Compares the checksums of parameters whose dtype has
  * not changed with those in the manifest. Call ax_param_set_refresh next. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
+AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *moment_names,
                                      const ax_ckpt_rules *rules);
 /* Reads training/state.json of checkpoint directory `dir` into *json, which the caller frees. Not
  * collective. */

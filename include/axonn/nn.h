@@ -95,7 +95,7 @@ AX_MUST_CHECK ax_status ax_layer_add(ax_layer *parent, ax_layer *child);
  * parameters; further ones are counted but not stored. out NULL: only counts. */
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n);
 /* Calls ax_param_set_create for all parameters of a tree. */
-AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
+AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int moments, ax_param_set **out);
 
 /* Returns the bytes of device memory that the layers of a tree own besides parameters: the tables of rotary
  * position embeddings. */

@@ -63,8 +63,8 @@ typedef struct ax_hyper {
 
 typedef struct ax_optim {
     const char *name;
-    int slots;                     /* number of state arrays per parameter */
-    const char *const *slot_names; /* names of these arrays in PyTorch and in checkpoints: "exp_avg", … */
+    int moments;                     /* number of state arrays per parameter */
+    const char *const *moment_names; /* names of these arrays in PyTorch and in checkpoints: "exp_avg", … */
     /* Updates master weights, state, and the copies that kernels read: launches the optimizer's kernel. */
     ax_status (*update)(ax_stream *stream, const ax_update_args *args);
 } ax_optim;
@@ -81,8 +81,8 @@ const char *ax_optim_name(int index);
 typedef struct ax_updater ax_updater;
 
 /* Creates an updater, which updates the parameters of `set` by the optimizer. Borrows `set`, which must have
- * been created with optim->slots state arrays per parameter. The caller owns *out and destroys it before the
- * set. Not collective. */
+ * been created with optim->moments state arrays per parameter. The caller owns *out and destroys it before
+ * the set. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out);
 void ax_updater_destroy(ax_updater **updater);
 /* Returns the bytes of device memory that the updater has allocated. */

@@ -1,7 +1,7 @@
 /* parallel: the three rules from which all tensor- and data-parallel communication follows, and parameters.
  *
  *   contract      a sum over a split dim leaves partial sums along the axes that split it
- *   redistribute  a change of layout is a planned sequence of collectives
+ *   redistribute  a change of layout is a sequence of collectives
  *   reduce        a statistic over a split dim is an all-reduce (SUM or MAX) along the axes that split it
  *
  * The layout of a tensor says which grid axes split its dims, and along which axes its values are partial
@@ -79,46 +79,46 @@ AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec
 
 typedef enum ax_step_kind { AX_STEP_GATHER, AX_STEP_SCATTER, AX_STEP_SLICE, AX_STEP_REDUCE } ax_step_kind;
 
-/* One step of a change of layout (ax_plan). GATHER (all-gather) ends the split of dim `dim` along `axis`.
- * SCATTER (reduce-scatter) and SLICE (no communication) split dim `dim` along `axis`. REDUCE is an all-reduce
- * along `axes`. */
-typedef struct ax_plan_step {
+/* One step of a change of layout (ax_redistribution). GATHER (all-gather) ends the split of dim `dim` along
+ * `axis`. SCATTER (reduce-scatter) and SLICE (no communication) split dim `dim` along `axis`. REDUCE is an
+ * all-reduce along `axes`. */
+typedef struct ax_redistribution_step {
     ax_step_kind kind;
     uint8_t dim;
     ax_axis axis;
     ax_axisset axes;
     ax_layout after; /* the layout after the step */
-} ax_plan_step;
+} ax_redistribution_step;
 
 /* The steps that change a tensor from one layout to another. Where the nesting of axes allows, slices and
  * scatters come before reductions, and reductions before gathers, because that communicates fewer bytes. Axes
  * of size 1 need no step. */
-typedef struct ax_plan {
+typedef struct ax_redistribution {
     int n;
-    ax_plan_step step[2 * AX_LAYOUT_AXES + 2];
-} ax_plan;
+    ax_redistribution_step step[2 * AX_LAYOUT_AXES + 2];
+} ax_redistribution;
 
-/* Plans the steps from the layout of `tensor` to `target`. Axes that are partial in the target must be
+/* Finds the steps from the layout of `tensor` to `target`. Axes that are partial in the target must be
  * partial in the layout of `tensor`. */
-AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target,
-                                     ax_plan *out);
-/* Prints a plan: "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". Returns out. */
-char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
-/* Computes the bytes that the calling rank would send if all collectives of the plan were ring algorithms.
+AX_MUST_CHECK ax_status ax_redistribution_make(const ax_grid *grid, const ax_tensor *tensor,
+                                               const ax_layout *target, ax_redistribution *out);
+/* Prints the steps: "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". Returns out. */
+char *ax_redistribution_print(const ax_grid *grid, const ax_redistribution *steps, char out[256]);
+/* Computes the bytes that the calling rank would send if all its collectives were ring algorithms.
  * All-gathers and reduce-scatters send each rank's part padded to the largest part in the group; the padding
  * counts. */
-AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
-                                      int64_t *out);
+AX_MUST_CHECK ax_status ax_redistribution_bytes(const ax_grid *grid, const ax_tensor *tensor,
+                                                const ax_redistribution *steps, int64_t *out);
 
 /* Starts the change of src to the layout `target`; the result is *dst, in memory of the frame. If no step is
- * needed (ax_plan_make), dst shares src's memory, padding of rows included; otherwise rows of dst are dense.
- * An all-reduce as first step works in place and overwrites src; if it is the only step, dst shares src's
- * memory. If src has padded rows, it is copied first and not overwritten. Collective along the plan's axes.
- * Before ax_wait(work), do not read dst and do not change src. */
+ * needed (ax_redistribution_make), dst shares src's memory, padding of rows included; otherwise rows of dst
+ * are dense. An all-reduce as first step works in place and overwrites src; if it is the only step, dst
+ * shares src's memory. If src has padded rows, it is copied first and not overwritten. Collective along the
+ * axes of its steps. Before ax_wait(work), do not read dst and do not change src. */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
 /* Changes src to the layout `target`, and waits until the result *dst is complete. dst shares src's memory,
- * or src is overwritten, in the same cases as for ax_redistribute. Collective along the plan's axes. */
+ * or src is overwritten, in the same cases as for ax_redistribute. Collective along the axes of its steps. */
 AX_MUST_CHECK ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                   ax_tensor *dst);
 
@@ -244,8 +244,9 @@ typedef enum ax_param_place {
     AX_PARAM_AWAY  /* on another stage: no memory here */
 } ax_param_place;
 
-/* The arrays of a parameter's state: the master weights, and those of the optimizer (slots: exp_avg, …). */
-enum { AX_STATE_MASTER, AX_STATE_SLOT, AX_STATE_ARRAYS = AX_STATE_SLOT + 2 };
+/* The arrays of a parameter's state: the master weights, and the moments that the optimizer keeps (exp_avg,
+ * …). */
+enum { AX_STATE_MASTER, AX_STATE_MOMENT, AX_STATE_ARRAYS = AX_STATE_MOMENT + 2 };
 
 /* An array of a parameter's state, as far as this rank has it. Updates and checkpoints use it; the kernels of
  * forward and backward read `rest` instead. */
@@ -385,18 +386,18 @@ typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;
     ax_param **param; /* the set owns this array; the layers own the parameters */
-    int slots;        /* optimizer state arrays per parameter that is trained */
+    int moments;      /* arrays of optimizer state per parameter that is trained */
     ax_memory memory; /* bytes on this rank, by class */
     ax_param_block block[AX_PARAM_BLOCKS];
     struct ax_param_flow *flow; /* collectives in flight, ax_param_uses, buckets of gradients */
 } ax_param_set;
 
-/* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
- * of optimizer state arrays of each parameter that is not frozen; slots < 0 means inference: there are no
+/* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. moments: number
+ * of optimizer state arrays of each parameter that is not frozen; moments < 0 means inference: there are no
  * gradients, and no master weights besides the weights that kernels read. Optimizer state and gradients are
  * zero; the content of the weights is undefined. Not collective. The caller owns *out; the parameters must
  * outlive it. AX_ERR_INTERNAL if two different parameters have the same name. */
-AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
+AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int moments,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
 /* Returns the parameter with this name, or NULL. */

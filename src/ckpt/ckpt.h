@@ -161,7 +161,7 @@ ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out
 /* Lists the optimizer state of all parameters that are not frozen: one item for each state array, with key
  * SLOT.NAME, such as "exp_avg.wte". With `master`, also lists the master weights, with key master.NAME. Each
  * item is a whole array of the file. */
-ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
+ax_status ckpt_items_training(const ax_param_set *set, const char *const *moment_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
 /* Plans the safetensors files (ax_st_plan) for the arrays of these items, stored as `dtype` (AX_DTYPE_COUNT:

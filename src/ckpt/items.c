@@ -66,23 +66,23 @@ ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out
     return ckpt_items_list(set->param, set->n, frozen, out);
 }
 
-static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
+static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *moment_names,
                               bool master)
 {
-    const int end = AX_STATE_SLOT + (int)ax_max(set->slots, 0);
-    for (int array = master ? AX_STATE_MASTER : AX_STATE_SLOT; array < end; array++)
+    const int end = AX_STATE_MOMENT + (int)ax_max(set->moments, 0);
+    for (int array = master ? AX_STATE_MASTER : AX_STATE_MOMENT; array < end; array++)
         for (int i = 0; i < set->n; i++)
             if (!set->param[i]->frozen)
                 AX_TRY(add(items, set->param[i], array, NULL,
-                           array == AX_STATE_MASTER ? "master" : slot_names[array - AX_STATE_SLOT]));
+                           array == AX_STATE_MASTER ? "master" : moment_names[array - AX_STATE_MOMENT]));
     return AX_OK;
 }
 
-ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
+ax_status ckpt_items_training(const ax_param_set *set, const char *const *moment_names, bool master,
                               ckpt_items *out)
 {
-    AX_TRY(items_alloc(out, set->n * ((int)ax_max(set->slots, 0) + 1)));
-    ax_status status = add_training(out, set, slot_names, master);
+    AX_TRY(items_alloc(out, set->n * ((int)ax_max(set->moments, 0) + 1)));
+    ax_status status = add_training(out, set, moment_names, master);
     if (status != AX_OK)
         ckpt_items_fini(out);
     return status;

@@ -76,7 +76,7 @@ static bool has_master(const ax_st *st)
 
 /* Reads the optimizer state. If training/ holds the master weights too, reads them and sets *master to true:
  * the model files then hold only rounded values. */
-static ax_status load_training(ax_param_set *set, const char *dir, const char *const *slot_names,
+static ax_status load_training(ax_param_set *set, const char *dir, const char *const *moment_names,
                                bool *master)
 {
     char *training;
@@ -87,7 +87,7 @@ static ax_status load_training(ax_param_set *set, const char *dir, const char *c
     free(training);
     AX_TRY(status);
     *master = has_master(st);
-    status = ckpt_items_training(set, slot_names, *master, &items);
+    status = ckpt_items_training(set, moment_names, *master, &items);
     if (status == AX_OK)
         status = ckpt_items_read(set->ctx, &items, st, NULL);
     ckpt_items_fini(&items);
@@ -105,12 +105,12 @@ static ax_status load_model(ax_param_set *set, const char *dir, const ax_ckpt_ru
     return status;
 }
 
-static ax_status load_all(ax_param_set *set, const char *dir, const char *const *slot_names,
+static ax_status load_all(ax_param_set *set, const char *dir, const char *const *moment_names,
                           const ax_ckpt_rules *rules, bool training)
 {
     bool master = false;
     if (training)
-        AX_TRY(load_training(set, dir, slot_names, &master));
+        AX_TRY(load_training(set, dir, moment_names, &master));
     return master ? AX_OK : load_model(set, dir, rules);
 }
 
@@ -160,7 +160,7 @@ static bool has_training(const manifest *m)
     return false;
 }
 
-ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
+ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *moment_names,
                        const ax_ckpt_rules *rules)
 {
     manifest m = {0};
@@ -172,12 +172,12 @@ ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *sl
                          dir);
     if (status == AX_OK)
         status = manifest_read(dir, &m);
-    if (status == AX_OK && set->slots > 0 && !has_training(&m))
+    if (status == AX_OK && set->moments > 0 && !has_training(&m))
         status = ax_fail(
             AX_ERR_DATA,
             "%s holds no optimizer state, so no run can resume from it: name it as model.from instead", dir);
     if (status == AX_OK)
-        status = load_all(set, dir, slot_names, rules, has_training(&m));
+        status = load_all(set, dir, moment_names, rules, has_training(&m));
     status = ax_comm_agree(set->ctx->world, status);
     if (status == AX_OK)
         status = ax_comm_agree(set->ctx->world, verify_loaded(set, &m, dir));

@@ -71,7 +71,7 @@ static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
     s->ctx = set->ctx;
     AX_TRY(saver_paths(s));
     AX_TRY(ckpt_items_model(set, false, &s->model_items));
-    AX_TRY(ckpt_items_training(set, args->slot_names, args->dtype != s->ctx->accum, &s->optim_items));
+    AX_TRY(ckpt_items_training(set, args->moment_names, args->dtype != s->ctx->accum, &s->optim_items));
     AX_TRY(ckpt_items_plan(&s->model_items, args->dtype, s->aside, args->base ? "adapter_model" : "model",
                            args->base ? INT64_MAX : args->shard_bytes, &s->model));
     if (args->base)

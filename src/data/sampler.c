@@ -202,34 +202,34 @@ static int choose_by_weight(const ax_sampler *s)
 
 /* A range of sample numbers of the run, `first` to `last`: a source must get its next sample within this
  * range to stay evenly spread. */
-typedef struct slot {
+typedef struct span {
     int64_t first, last;
-} slot;
+} span;
 
-/* Returns the slot (range of sample numbers of the run) of sample number `count` of a source that gets
- * `share` samples of the run. If each sample of the source is within its slot, the source has, after sample g
+/* Returns the span (range of sample numbers of the run) of sample number `count` of a source that gets
+ * `share` samples of the run. If each sample of the source is within its span, the source has, after sample g
  * of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources (1 if
  * n is 1), where all sources with weights count as one. Tijdeman (1980) proved that each sample is within its
- * slot if the source chosen is always the one whose slot ends first among those whose slot has begun. */
-static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
+ * span if the source chosen is always the one whose span ends first among those whose span has begun. */
+static span span_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);
     const __int128 unit = (__int128)N * share, first = ((__int128)N * count + 1) * s->run,
                    last = ((__int128)N * count + N - 1) * s->run;
-    return (slot){(int64_t)((first + unit - 1) / unit) - 1, (int64_t)(last / unit)};
+    return (span){(int64_t)((first + unit - 1) / unit) - 1, (int64_t)(last / unit)};
 }
 
 static int choose_source(const ax_sampler *s)
 {
     int best = -1;
-    slot most = {INT64_MAX, INT64_MAX};
+    span most = {INT64_MAX, INT64_MAX};
     for (int i = 0; i <= s->n && s->run; i++) { /* i = n stands for all sources with weights */
         int64_t count = i < s->n ? s->sources[i].count : s->mixed,
                 share = i < s->n ? s->sources[i].share : s->rest;
         if (count >= share)
             continue;
-        slot here = slot_of(s, count, share);
-        here.first = ax_max(here.first, s->total); /* among slots that have begun, only `last` is compared */
+        span here = span_of(s, count, share);
+        here.first = ax_max(here.first, s->total); /* among spans that have begun, only `last` is compared */
         if (here.first < most.first || (here.first == most.first && here.last < most.last)) {
             most = here;
             best = i;

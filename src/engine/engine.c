@@ -108,7 +108,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     const ax_model_use use = {
         .recompute = o->recompute, .positions = o->seq_len, .costs = plan ? plan->costs : e->costs};
     AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
-    AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
+    AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->moments : -1, &e->set));
     if (plan)
         AX_TRY(ax_param_set_learn_uses(e->set, plan->uses));
     AX_TRY(

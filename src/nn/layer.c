@@ -140,7 +140,7 @@ void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n
         ax_layer_params(layer->child[i], out, capacity, n);
 }
 
-ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out)
+ax_status ax_layer_param_set(ax_layer *layer, int moments, ax_param_set **out)
 {
     int n = 0;
     ax_layer_params(layer, NULL, 0, &n);
@@ -148,7 +148,7 @@ ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out)
     AX_TRY(ax_calloc((size_t)n, sizeof *params, &params));
     int filled = 0;
     ax_layer_params(layer, params, n, &filled);
-    ax_status status = ax_param_set_create(layer->ctx, params, n, slots, out);
+    ax_status status = ax_param_set_create(layer->ctx, params, n, moments, out);
     free(params);
     return status;
 }

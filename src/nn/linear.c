@@ -190,10 +190,10 @@ static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const
  * the same axes, sets *out to these axes. Otherwise sets *out to 0. */
 static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *sums, ax_axisset *out)
 {
-    ax_plan plan;
+    ax_redistribution steps;
     for (int i = 0; i < n; i++) {
-        AX_TRY(ax_plan_make(layers[i]->ctx->grid, &sums[i], output_layout(layers[i]), &plan));
-        ax_axisset axes = plan.n == 1 && plan.step[0].kind == AX_STEP_REDUCE ? plan.step[0].axes : 0;
+        AX_TRY(ax_redistribution_make(layers[i]->ctx->grid, &sums[i], output_layout(layers[i]), &steps));
+        ax_axisset axes = steps.n == 1 && steps.step[0].kind == AX_STEP_REDUCE ? steps.step[0].axes : 0;
         *out = !i || axes == *out ? axes : 0;
     }
     return AX_OK;

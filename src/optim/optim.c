@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-static const char *const adamw_slots[] = {"exp_avg", "exp_avg_sq"};
-static const char *const sgd_slots[] = {"momentum_buffer"};
+static const char *const adamw_moments[] = {"exp_avg", "exp_avg_sq"};
+static const char *const sgd_moments[] = {"momentum_buffer"};
 
-static const ax_optim table[] = {{"adamw", 2, adamw_slots, ax_run_adamw}, {"sgd", 1, sgd_slots, ax_run_sgd}};
+static const ax_optim table[] = {{"adamw", 2, adamw_moments, ax_run_adamw},
+                                 {"sgd", 1, sgd_moments, ax_run_sgd}};
 
 const char *ax_optim_name(int index) { return index < (int)AX_COUNT(table) ? table[index].name : NULL; }
 

@@ -41,8 +41,8 @@ static void fill_table(ax_updater *u)
         u->table[i] = (ax_update_array){.n = p->state[AX_STATE_MASTER].n,
                                         .first = first,
                                         .w = p->state[AX_STATE_MASTER].data,
-                                        .m = p->state[AX_STATE_SLOT].data,
-                                        .v = p->state[AX_STATE_SLOT + 1].data,
+                                        .m = p->state[AX_STATE_MOMENT].data,
+                                        .v = p->state[AX_STATE_MOMENT + 1].data,
                                         .copy = copy_of(p),
                                         .g = p->grad.data,
                                         .decays = p->decay};
@@ -69,10 +69,10 @@ ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater
 {
     ax_updater *u;
     *out = NULL;
-    AX_CHECK(set->slots == optim->slots, AX_ERR_INTERNAL,
+    AX_CHECK(set->moments == optim->moments, AX_ERR_INTERNAL,
              "ax_updater_create: optimizer %s needs a parameter set with %d state arrays for each parameter "
-             "(slots), not %d",
-             optim->name, optim->slots, set->slots);
+             "(moments), not %d",
+             optim->name, optim->moments, set->moments);
     AX_TRY(ax_calloc(1, sizeof *u, &u));
     u->optim = optim;
     u->set = set;

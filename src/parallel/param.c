@@ -128,7 +128,7 @@ bool ax_param_is_owned(const ax_param *param)
     return param->place == AX_PARAM_HERE || param->place == AX_PARAM_LENT;
 }
 
-bool ax_param_trains(const ax_param *param) { return !param->frozen && param->set->slots >= 0; }
+bool ax_param_trains(const ax_param *param) { return !param->frozen && param->set->moments >= 0; }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 

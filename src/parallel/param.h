@@ -13,7 +13,7 @@
 #ifndef AXONN_PARALLEL_PARAM_H
 #define AXONN_PARALLEL_PARAM_H
 
-#include "parallel/plan.h"
+#include "parallel/transfer.h"
 
 /* The largest number of contributions whose reduction is in flight (key overlap.ors). This number limits the
  * memory for contributions that are not yet reduced. */

@@ -100,7 +100,7 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_param_live *live = p->live;
-    ax_plan plan;
+    ax_redistribution steps;
     AX_TRY(ax_param_all_gather_wait(p));
     /* places: this call allocates the result's memory, unless the weight is in the cache. Otherwise the call
      * for the group's first parameter has set live->place, or live->place is NULL and the transfer
@@ -110,10 +110,10 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
         AX_TRY(place_group(frame, p));
     void *place = live->in_cache ? live->cached.data : live->place;
     live->place = NULL;
-    AX_TRY(ax_plan_make(ctx->grid, &p->rest, &p->use, &plan));
+    AX_TRY(ax_redistribution_make(ctx->grid, &p->rest, &p->use, &steps));
     AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
     live->gather_began = ctx->dev->ring ? ax_now() : 0;
-    return ax_transfer_start(live->gather, ctx, frame, &plan, &p->rest, &p->use, true, place);
+    return ax_transfer_start(live->gather, ctx, frame, &steps, &p->rest, &p->use, true, place);
 }
 
 static ax_status end_gather(ax_param *p, ax_tensor *out)

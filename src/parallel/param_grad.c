@@ -51,7 +51,7 @@ static ax_status zero_vectors(ax_param_set *set)
 static ax_status needs_memory(const ax_param *p)
 {
     AX_CHECK(p->set && p->sum.data, AX_ERR_INTERNAL,
-             "parameter %s has no memory for gradients: create its ax_param_set for training (slots >= 0)",
+             "parameter %s has no memory for gradients: create its ax_param_set for training (moments >= 0)",
              p->name);
     return AX_OK;
 }
@@ -68,9 +68,9 @@ static ax_status start_bucket(ax_param_set *set, ax_param_bucket *b)
         return ax_all_reduce(comm, ctx->stream, b->data, b->count, ctx->accum, AX_SUM, &b->work);
     }
     const ax_param *p = b->first;
-    ax_plan plan;
-    AX_TRY(ax_plan_make(ctx->grid, &p->sum, &p->grad.layout, &plan));
-    return ax_transfer_start(&b->transfer, ctx, NULL, &plan, &p->sum, &p->grad.layout, true,
+    ax_redistribution steps;
+    AX_TRY(ax_redistribution_make(ctx->grid, &p->sum, &p->grad.layout, &steps));
+    return ax_transfer_start(&b->transfer, ctx, NULL, &steps, &p->sum, &p->grad.layout, true,
                              p->grad.data == p->sum.data ? NULL : p->grad.data);
 }
 
@@ -93,11 +93,11 @@ static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axis
 
 /* Adds p's gradient to a bucket (gradients reduced together). A gradient whose reduction is a single
  * all-reduce joins the last bucket or begins a new one. Any other gradient gets a bucket of its own. */
-static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
+static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_redistribution *steps)
 {
     ax_param_flow *f = set->flow;
-    bool flat = plan->n == 1 && plan->step[0].kind == AX_STEP_REDUCE;
-    ax_axisset axes = flat ? plan->step[0].axes : 0;
+    bool flat = steps->n == 1 && steps->step[0].kind == AX_STEP_REDUCE;
+    ax_axisset axes = flat ? steps->step[0].axes : 0;
     int64_t room = ax_param_wire_room(set->ctx, p, &p->sum),
             count = f->buckets ? joined_count(&f->bucket[f->buckets - 1], p, axes, room) : 0;
     if (!count)
@@ -114,12 +114,12 @@ ax_status ax_param_buckets_make(ax_param_set *set)
     for (int vectors = 0; vectors < 2; vectors++)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
-            ax_plan plan;
+            ax_redistribution steps;
             if (vectors != (p->sum.ndim < 2) || p->place == AX_PARAM_AWAY || !ax_param_trains(p))
                 continue;
-            AX_TRY(ax_plan_make(set->ctx->grid, &p->sum, &p->grad.layout, &plan));
-            if (plan.n)
-                add_to_buckets(set, p, &plan);
+            AX_TRY(ax_redistribution_make(set->ctx->grid, &p->sum, &p->grad.layout, &steps));
+            if (steps.n)
+                add_to_buckets(set, p, &steps);
         }
     return AX_OK;
 }
@@ -174,7 +174,7 @@ static ax_status push(ax_param_set *set, const ax_param_contribution *c)
     ax_param_flow *f = set->flow;
     for (int i = 0; i < f->pending; i++) {
         ax_transfer *t = f->ring[(f->oldest + i) % AX_PARAM_RING].transfer;
-        if (t->step + 1 < t->plan.n)
+        if (t->step + 1 < t->steps.n)
             AX_TRY(ax_transfer_next(t));
     }
     if (f->pending == AX_PARAM_RING)
@@ -192,14 +192,14 @@ static bool is_direct(const ax_param *p, const ax_layout *produced)
  * rows of zeros and padding of the reduction included. */
 static ax_status target_room(const ax_param *p, const ax_layout *produced, int64_t *out)
 {
-    ax_plan plan;
+    ax_redistribution steps;
     ax_ctx *ctx = p->set->ctx;
     ax_tensor target = p->sum;
     ax_layout split = p->sum.layout;
     target.layout = *produced;
     split.partial &= produced->partial;
-    AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
-    *out = ax_max(ax_plan_room_sent(ctx, &target, &plan),
+    AX_TRY(ax_redistribution_make(ctx->grid, &target, &split, &steps));
+    *out = ax_max(ax_redistribution_room_sent(ctx, &target, &steps),
                   ax_tensor_count(ctx->grid, &target) + ax_param_spare_count(ctx, p));
     return AX_OK;
 }
@@ -271,12 +271,12 @@ static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tenso
     target.partial &= part->layout.partial;
     ax_axisset whole = ax_grid_effective(ctx->grid, p->sum.layout.partial) &
                        (ax_axisset)~ax_grid_effective(ctx->grid, target.partial);
-    ax_plan plan;
-    AX_TRY(ax_plan_make(ctx->grid, part, &target, &plan));
+    ax_redistribution steps;
+    AX_TRY(ax_redistribution_make(ctx->grid, part, &target, &steps));
     ax_param_contribution c = {.param = p, .add = at_origin(ctx->grid, whole)};
     void *result = NULL;
-    int64_t room = ax_plan_room_received(ctx, part, &plan);
-    bool moves = plan.n > 1 || (plan.n && plan.step[0].kind != AX_STEP_REDUCE);
+    int64_t room = ax_redistribution_room_received(ctx, part, &steps);
+    bool moves = steps.n > 1 || (steps.n && steps.step[0].kind != AX_STEP_REDUCE);
     if (moves)
         AX_TRY(ax_frame_scratch(frame, part->dtype, room, &result));
     if (first && moves && !whole && room <= ax_param_room(ctx, p, &p->sum)) {
@@ -286,7 +286,7 @@ static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tenso
         AX_TRY(zero(ctx, &p->sum));
     }
     AX_TRY(ax_frame_host(frame, sizeof *c.transfer, (void **)&c.transfer));
-    AX_TRY(ax_transfer_start(c.transfer, ctx, frame, &plan, part, &target, part->data == p->live->target,
+    AX_TRY(ax_transfer_start(c.transfer, ctx, frame, &steps, part, &target, part->data == p->live->target,
                              result));
     return push(p->set, &c);
 }
@@ -408,9 +408,10 @@ ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, co
 
 static ax_status needs_gradients(const ax_param_set *set)
 {
-    AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL,
-             "the parameter set has no gradients, because it was created for inference: create it with slots "
-             "of 0 or more");
+    AX_CHECK(
+        set->moments >= 0, AX_ERR_INTERNAL,
+        "the parameter set has no gradients, because it was created for inference: create it with moments "
+        "of 0 or more");
     return AX_OK;
 }
 

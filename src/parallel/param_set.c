@@ -54,8 +54,8 @@ static void allocate_weights(cursor *c, ax_param *p)
  * these. */
 static void allocate_state(cursor *c, ax_param *p)
 {
-    int first = ax_param_rounds(p) ? AX_STATE_MASTER : AX_STATE_SLOT;
-    for (int i = first; i < AX_STATE_SLOT + c->set->slots; i++)
+    int first = ax_param_rounds(p) ? AX_STATE_MASTER : AX_STATE_MOMENT;
+    for (int i = first; i < AX_STATE_MOMENT + c->set->moments; i++)
         allocate(c, i == AX_STATE_MASTER ? AX_MEMORY_WEIGHTS : AX_MEMORY_OPTIMIZER,
                  ax_param_wire_room(c->ctx, p, &p->rounded), p->state[i].dtype, &p->state[i].data);
 }
@@ -223,16 +223,16 @@ static ax_status make_flow(ax_param_set *set)
     return AX_OK;
 }
 
-ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots, ax_param_set **out)
+ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int moments, ax_param_set **out)
 {
     *out = NULL;
-    AX_CHECK(AX_STATE_SLOT + slots <= AX_STATE_ARRAYS, AX_ERR_INTERNAL,
-             "ax_param_set_create: slots is %d; a parameter can have at most %d state arrays", slots,
-             AX_STATE_ARRAYS - AX_STATE_SLOT);
+    AX_CHECK(AX_STATE_MOMENT + moments <= AX_STATE_ARRAYS, AX_ERR_INTERNAL,
+             "ax_param_set_create: moments is %d; a parameter can have at most %d state arrays", moments,
+             AX_STATE_ARRAYS - AX_STATE_MOMENT);
     ax_param_set *set;
     AX_TRY(ax_calloc(1, sizeof *set, &set));
     set->ctx = ctx;
-    set->slots = slots;
+    set->moments = moments;
     ax_status status = take_params(set, params, n);
     if (status == AX_OK)
         status = make_flow(set);
@@ -242,7 +242,7 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
         status = clear(set);
     if (status == AX_OK)
         status = ax_param_tied_make(set);
-    if (status == AX_OK && slots >= 0)
+    if (status == AX_OK && moments >= 0)
         status = ax_param_buckets_make(set);
     if (status == AX_OK)
         status = ax_param_sums_make(set);

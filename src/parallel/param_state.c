@@ -30,7 +30,7 @@ static ax_status fill(ax_ctx *ctx, const ax_param_state *s, double value)
 
 ax_status ax_param_state_clear(ax_ctx *ctx, const ax_param *p)
 {
-    for (int i = AX_STATE_SLOT; i < AX_STATE_ARRAYS; i++)
+    for (int i = AX_STATE_MOMENT; i < AX_STATE_ARRAYS; i++)
         AX_TRY(fill(ctx, &p->state[i], 0));
     return AX_OK;
 }

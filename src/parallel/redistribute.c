@@ -1,4 +1,4 @@
-/* Executes plans of redistributions, one step in flight at a time. Each step but a slice is one collective
+/* Executes redistributions, one step in flight at a time. Each step but a slice is one collective
  * on contiguous buffers. An all-reduce works in place. The buffers of gathers and scatters are the tensors
  * themselves if three things hold: the step's dim is the outermost one (or all dims before it have extent
  * 1), the ranks' parts begin at multiples of the chunk (the extent of the largest part, ax_wire), and the
@@ -6,13 +6,13 @@
  * if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into frame memory (ax_frame,
  * the activation memory), padded with zeros to the size of the largest part, or unpacked after the
  * collective, or both. */
-#include "parallel/plan.h"
+#include "parallel/transfer.h"
 
 /* A step with its communicator, message size and number of parts, one for each rank of the communicator. */
 typedef struct step_run {
     ax_ctx *ctx;
     ax_comm *comm;
-    const ax_plan_step *step;
+    const ax_redistribution_step *step;
     ax_wire wire;
     int parts;
 } step_run;
@@ -57,9 +57,9 @@ static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
     return padded && count ? ax_run_fill(t->ctx->stream, &fill) : AX_OK;
 }
 
-static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
+static step_run run_of(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
 {
-    const ax_plan_step *step = &plan->step[k];
+    const ax_redistribution_step *step = &steps->step[k];
     step_run r = {.ctx = ctx, .step = step, .parts = ax_grid_group_size(ctx->grid, step->axes)};
     ax_tensor after = *src;
     after.layout = step->after;
@@ -85,21 +85,21 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns the tensor that step k of a plan reads, if the plan's source is `src`. */
-static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
+/* Returns the tensor that step k reads, if the redistribution's source is `src`. */
+static ax_tensor source_of(const ax_redistribution *steps, int k, const ax_tensor *src)
 {
     ax_tensor t = *src;
     if (k > 0)
-        t.layout = plan->step[k - 1].after;
+        t.layout = steps->step[k - 1].after;
     return t;
 }
 
 /* Returns the number of elements, padding included, that step k sends (if `sent` is true) or receives; 0 if
- * step k is a slice or an all-reduce. `src` is the source of the plan. */
-static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
+ * step k is a slice or an all-reduce. `src` is the redistribution's source. */
+static int64_t room(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src, bool sent)
 {
-    ax_tensor from = source_of(plan, k, src);
-    step_run r = run_of(ctx, plan, k, &from);
+    ax_tensor from = source_of(steps, k, src);
+    step_run r = run_of(ctx, steps, k, &from);
     if (r.step->kind != AX_STEP_GATHER && r.step->kind != AX_STEP_SCATTER)
         return 0;
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
@@ -107,67 +107,67 @@ static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *sr
 
 /* Returns true if step k is a gather that can run in place: its source can be this rank's part of its
  * result. */
-static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
+static bool gathers_in_place(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
 {
-    if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
+    if (k >= steps->n || steps->step[k].kind != AX_STEP_GATHER)
         return false;
-    ax_tensor from = source_of(plan, k, src), made = from;
-    made.layout = plan->step[k].after;
-    step_run r = run_of(ctx, plan, k, &from);
+    ax_tensor from = source_of(steps, k, src), made = from;
+    made.layout = steps->step[k].after;
+    step_run r = run_of(ctx, steps, k, &from);
     return in_place(&r, &from, &made);
 }
 
 /* Returns the number of elements of memory for the result of step k: enough for all that step k receives and
  * for all that step k + 1 sends, padding included. If steps k - 1 and k are gathers and step k runs in place,
  * the result of step k - 1 lies in this memory too. */
-static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
+static int64_t room_made(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
-    made.layout = plan->step[k].after;
-    int64_t count = ax_max(ax_tensor_count(ctx->grid, &made), room(ctx, plan, k, src, false));
-    if (k > 0 && plan->step[k - 1].kind == AX_STEP_GATHER && gathers_in_place(ctx, plan, k, src))
-        count = ax_max(count, room(ctx, plan, k, src, false) - room(ctx, plan, k, src, true) +
-                                  room_made(ctx, plan, k - 1, src));
-    return k + 1 < plan->n ? ax_max(count, room(ctx, plan, k + 1, src, true)) : count;
+    made.layout = steps->step[k].after;
+    int64_t count = ax_max(ax_tensor_count(ctx->grid, &made), room(ctx, steps, k, src, false));
+    if (k > 0 && steps->step[k - 1].kind == AX_STEP_GATHER && gathers_in_place(ctx, steps, k, src))
+        count = ax_max(count, room(ctx, steps, k, src, false) - room(ctx, steps, k, src, true) +
+                                  room_made(ctx, steps, k - 1, src));
+    return k + 1 < steps->n ? ax_max(count, room(ctx, steps, k + 1, src, true)) : count;
 }
 
 /* Returns the index of the last step that is not an all-reduce, or -1. All-reduces work in place, so this
- * step writes to the memory of the plan's result. */
-static int last_producer(const ax_plan *plan)
+ * step writes to the memory of the result. */
+static int last_producer(const ax_redistribution *steps)
 {
-    int k = plan->n - 1;
-    while (k >= 0 && plan->step[k].kind == AX_STEP_REDUCE)
+    int k = steps->n - 1;
+    while (k >= 0 && steps->step[k].kind == AX_STEP_REDUCE)
         k--;
     return k;
 }
 
-int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan)
+int64_t ax_redistribution_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps)
 {
     int64_t count = ax_tensor_count(ctx->grid, src);
-    return plan->n ? ax_max(count, room(ctx, plan, 0, src, true)) : count;
+    return steps->n ? ax_max(count, room(ctx, steps, 0, src, true)) : count;
 }
 
-int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan)
+int64_t ax_redistribution_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps)
 {
-    int k = last_producer(plan);
-    return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
+    int k = last_producer(steps);
+    return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, steps, k, src);
 }
 
 /* Finds memory for the result of step k, which is not an all-reduce. (All-reduces work in place; they are
- * ignored below.) The last step gets the memory of the plan's result. If step k is a gather and all later
- * steps are gathers in place, step k gets this rank's part of the memory of the plan's result. Any other step
- * gets frame memory. */
+ * ignored below.) The last step gets the memory of the redistribution's result. If step k is a gather and all
+ * later steps are gathers in place, step k gets this rank's part of that memory. Any other step gets frame
+ * memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
-    int last = last_producer(&t->plan), m = k + 1;
+    int last = last_producer(&t->steps), m = k + 1;
     int64_t offset = 0;
-    for (; m <= last && gathers_in_place(t->ctx, &t->plan, m, &t->src); m++) {
-        ax_axis axis = t->plan.step[m].axis;
+    for (; m <= last && gathers_in_place(t->ctx, &t->steps, m, &t->src); m++) {
+        ax_axis axis = t->steps.step[m].axis;
         offset += ax_grid_coord(t->ctx->grid, ax_grid_rank(t->ctx->grid), axis) *
-                  room(t->ctx, &t->plan, m, &t->src, true);
+                  room(t->ctx, &t->steps, m, &t->src, true);
     }
-    if (m <= last || (k < last && t->plan.step[k].kind != AX_STEP_GATHER))
-        return ax_frame_scratch(t->frame, t->src.dtype, room_made(t->ctx, &t->plan, k, &t->src), out);
+    if (m <= last || (k < last && t->steps.step[k].kind != AX_STEP_GATHER))
+        return ax_frame_scratch(t->frame, t->src.dtype, room_made(t->ctx, &t->steps, k, &t->src), out);
     *out = (char *)t->result + offset * (int64_t)ax_dtype_size(t->src.dtype);
     return AX_OK;
 }
@@ -233,7 +233,7 @@ static ax_status start_step(ax_transfer *t)
 {
     ax_tensor src = t->before = t->now;
     int k = t->step;
-    step_run r = run_of(t->ctx, &t->plan, k, &src);
+    step_run r = run_of(t->ctx, &t->steps, k, &src);
     t->now.layout = r.step->after;
     if (r.step->kind != AX_STEP_SLICE)
         AX_TRY(ax_grid_comm(r.ctx->grid, r.step->axes, &r.comm));
@@ -254,7 +254,7 @@ static ax_status end_step(ax_transfer *t)
     AX_TRY(ax_wait(&t->work));
     if (!t->staged)
         return AX_OK;
-    step_run r = run_of(t->ctx, &t->plan, t->step, &t->before);
+    step_run r = run_of(t->ctx, &t->steps, t->step, &t->before);
     const ax_wire *w = &r.wire;
     ax_dtype dtype = t->now.dtype;
     int64_t lo, n, base, whole;
@@ -276,7 +276,7 @@ static ax_status end_step(ax_transfer *t)
 /* Starts steps until one of them is in flight or all steps are done. */
 static ax_status start_steps(ax_transfer *t)
 {
-    for (; t->step < t->plan.n; t->step++) {
+    for (; t->step < t->steps.n; t->step++) {
         AX_TRY(start_step(t));
         if (t->work || t->staged)
             return AX_OK;
@@ -285,7 +285,7 @@ static ax_status start_steps(ax_transfer *t)
     return AX_OK;
 }
 
-bool ax_transfer_done(const ax_transfer *t) { return t->step >= t->plan.n; }
+bool ax_transfer_done(const ax_transfer *t) { return t->step >= t->steps.n; }
 
 ax_status ax_transfer_next(ax_transfer *t)
 {
@@ -305,21 +305,21 @@ ax_status ax_transfer_finish(ax_transfer *t)
 
 static ax_status transfer_wait(ax_work *work) { return ax_transfer_finish((ax_transfer *)work); }
 
-ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
+ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_redistribution *steps,
                             const ax_tensor *src, const ax_layout *target, bool roomy, void *result)
 {
     *t = (ax_transfer){.base = {.wait = transfer_wait},
                        .ctx = ctx,
                        .frame = frame,
-                       .plan = *plan,
+                       .steps = *steps,
                        .roomy = roomy,
                        .src = *src,
                        .now = *src,
                        .target = *target,
                        .result = result};
-    int last = last_producer(plan);
+    int last = last_producer(steps);
     if (last >= 0 && !result)
-        AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx, plan, last, src), &t->result));
+        AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx, steps, last, src), &t->result));
     return start_steps(t);
 }
 
@@ -338,19 +338,19 @@ static ax_status dense(ax_frame *frame, const ax_tensor *src, ax_tensor *out)
 ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst,
                           ax_work **work)
 {
-    ax_plan plan;
+    ax_redistribution steps;
     ax_layout final = *target;
     *work = NULL;
     ax_ctx *ctx = ax_frame_ctx(frame);
-    AX_TRY(ax_plan_make(ctx->grid, src, target, &plan));
+    AX_TRY(ax_redistribution_make(ctx->grid, src, target, &steps));
     ax_tensor from = *src;
-    if (plan.n && src->align)
+    if (steps.n && src->align)
         AX_TRY(dense(frame, src, &from));
     void *data = from.data;
-    if (plan.n) {
+    if (steps.n) {
         ax_transfer *t;
         AX_TRY(ax_frame_host(frame, sizeof *t, (void **)&t));
-        AX_TRY(ax_transfer_start(t, ctx, frame, &plan, &from, target, false, NULL));
+        AX_TRY(ax_transfer_start(t, ctx, frame, &steps, &from, target, false, NULL));
         data = t->result ? t->result : from.data;
         if (!ax_transfer_done(t))
             *work = &t->base;

@@ -199,7 +199,7 @@ static ax_status check_parameters(const ax_train_run *run)
     double frozen = adapted ? (double)parameters : 0,
            trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
     double need = (frozen * (double)ax_dtype_size(run->plan.compute) +
-                   trained * (2 + run->plan.options.optim->slots) * sizeof(float)) /
+                   trained * (2 + run->plan.options.optim->moments) * sizeof(float)) /
                   ax_comm_size(run->world);
     char a[32], b[32];
     AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));

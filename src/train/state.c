@@ -73,7 +73,7 @@ static ax_status make_saving(const ax_train_run *run, ax_train_saving *out)
                                     .params = ax_engine_params(run->state.engine),
                                     .base = run->inputs.base[0] ? run->inputs.base : NULL,
                                     .dtype = ax_config_dtype(c->run.save_dtype),
-                                    .slot_names = run->plan.options.optim->slot_names,
+                                    .moment_names = run->plan.options.optim->moment_names,
                                     .files = out->files,
                                     .n_files = out->written.n + run->beside.n,
                                     .state = out->state,
@@ -297,7 +297,7 @@ static ax_status load_checkpoint(const ax_train_run *run)
     ax_ckpt_rules rules = ax_model_ckpt_rules(&run->inputs.model);
     rules.frozen = false; /* a checkpoint of an adapter does not hold the frozen parameters */
     AX_TRY(ax_ckpt_load(ax_engine_params(run->state.engine), run->resume.dir,
-                        run->plan.options.optim->slot_names, &rules));
+                        run->plan.options.optim->moment_names, &rules));
     AX_TRY(ax_param_set_refresh(ax_engine_params(run->state.engine)));
     if (run->resume.scale.scale > 0)
         *ax_engine_loss_scale(run->state.engine) = run->resume.scale;

@@ -123,7 +123,7 @@ static inline ax_status known_visit(known_model *m, int i, int array, uint64_t k
 static inline ax_status known_fill(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
-        for (int what = 0; what <= m->set->slots; what++)
+        for (int what = 0; what <= m->set->moments; what++)
             AX_TRY(known_visit(m, i, what, known_key(known[i].name, what, step), NULL));
     return AX_OK;
 }
@@ -132,7 +132,7 @@ static inline ax_status known_fill(known_model *m, int64_t step)
 static inline ax_status known_check(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
-        for (int what = 0; what <= m->set->slots; what++) {
+        for (int what = 0; what <= m->set->moments; what++) {
             int64_t wrong = 0;
             AX_TRY(known_visit(m, i, what, known_key(known[i].name, what, step), &wrong));
             AX_CHECK(!wrong, AX_ERR_INTERNAL, "%s, array %d: %lld values are not those of step %lld",
@@ -155,7 +155,7 @@ static inline ax_status known_save(known_model *m, const char *run, int64_t step
                               .params = m->set,
                               .dtype = dtype,
                               .shard_bytes = shard_bytes,
-                              .slot_names = known_slots,
+                              .moment_names = known_slots,
                               .files = known_files,
                               .n_files = AX_COUNT(known_files),
                               .state = state,

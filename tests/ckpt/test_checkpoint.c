@@ -492,7 +492,7 @@ static void what_loading_refuses(void **state)
     FAILS(AX_ERR_DATA, "exp_avg_sq.big belongs to no parameter", ax_ckpt_load(m.set, dir, known_slots, NULL));
     FAILS(AX_ERR_DATA, "name it as model.from", ax_ckpt_load(m.set, *state, known_slots, NULL));
     ax_ckpt_save_args bad = {
-        .run_dir = *state, .step = 2, .params = m.set, .slot_names = known_slots, .state = "[]"};
+        .run_dir = *state, .step = 2, .params = m.set, .moment_names = known_slots, .state = "[]"};
     bad.dtype = AX_F32;
     FAILS(AX_ERR_USAGE, "not a JSON object", ax_ckpt_save(&bad));
     bad.state = "{}";

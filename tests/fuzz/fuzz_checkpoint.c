@@ -62,7 +62,7 @@ static void set_up(void)
     FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
     FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){{1}}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
     FUZZ_HOLDS(ax_model_create(ctx, &run.inputs.model, &(ax_model_use){.positions = 1}, &model) == AX_OK);
-    FUZZ_HOLDS(ax_layer_param_set(model->root, run.plan.options.optim->slots, &set) == AX_OK);
+    FUZZ_HOLDS(ax_layer_param_set(model->root, run.plan.options.optim->moments, &set) == AX_OK);
 }
 
 void fuzz_make_seeds(void)
@@ -128,7 +128,7 @@ static void resume_as(bool new_run)
 
 static void resume(void)
 {
-    (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->slot_names, NULL));
+    (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->moment_names, NULL));
     for (int new_run = 0; new_run < 2; new_run++) {
         resume_as(new_run);
         json_decref(run.resume.state);

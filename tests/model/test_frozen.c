@@ -102,8 +102,10 @@ static ax_status check_memory(const ax_param *p)
     bool trains = ax_param_trains(p);
     const ax_param_state *s = p->state;
     EXPECT(p->rest.data && s[AX_STATE_MASTER].data);
-    EXPECT(trains || (!p->sum.data && !p->grad.data && !s[AX_STATE_SLOT].data && !s[AX_STATE_SLOT + 1].data));
-    EXPECT(!trains || (p->sum.data && p->grad.data && s[AX_STATE_SLOT].data && s[AX_STATE_SLOT + 1].data));
+    EXPECT(trains ||
+           (!p->sum.data && !p->grad.data && !s[AX_STATE_MOMENT].data && !s[AX_STATE_MOMENT + 1].data));
+    EXPECT(!trains ||
+           (p->sum.data && p->grad.data && s[AX_STATE_MOMENT].data && s[AX_STATE_MOMENT + 1].data));
     EXPECT(s[AX_STATE_MASTER].dtype == (trains ? AX_F32 : p->rest.dtype));
     return AX_OK;
 }

@@ -213,16 +213,16 @@ static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
     copy_rows(ctx->grid, &src, n, dense, local, true);
     if (n)
         AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)ax_tensor_bytes(ctx->grid, &src)));
-    ax_plan plan;
-    AX_TRY(ax_plan_make(ctx->grid, &src, &c->target, &plan));
+    ax_redistribution steps;
+    AX_TRY(ax_redistribution_make(ctx->grid, &src, &c->target, &steps));
     int64_t planned, before = traffic(ctx->grid);
-    AX_TRY(ax_plan_bytes(ctx->grid, &src, &plan, &planned));
+    AX_TRY(ax_redistribution_bytes(ctx->grid, &src, &steps, &planned));
     AX_TRY(ax_settle(frame, &src, &c->target, &dst));
     int64_t travelled = traffic(ctx->grid) - before;
     AX_CHECK(travelled == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
              (long long)travelled, (long long)planned);
-    EXPECT(plan.n > 0 || dst.data == src.data);
-    EXPECT(dst.align == (plan.n ? 0 : src.align));
+    EXPECT(steps.n > 0 || dst.data == src.data);
+    EXPECT(dst.align == (steps.n ? 0 : src.align));
     EXPECT(ax_layout_equal(ctx->grid, &dst.layout, &c->target, dst.ndim));
     return holds_oracle(ctx, &dst, c->src.layout.partial);
 }
@@ -331,10 +331,10 @@ static ax_status plan_reads(const ax_grid *grid, const char *from, const char *t
     AX_TRY(ax_layout_parse(grid, to, &ndim, &target));
     int64_t dim[] = {8, 8, 8};
     ax_tensor t = ax_tensor_make(AX_F32, ndim, dim, NULL, &source);
-    ax_plan plan;
+    ax_redistribution steps;
     char text[256];
-    AX_TRY(ax_plan_make(grid, &t, &target, &plan));
-    ax_plan_print(grid, &plan, text);
+    AX_TRY(ax_redistribution_make(grid, &t, &target, &steps));
+    ax_redistribution_print(grid, &steps, text);
     AX_CHECK(!strcmp(text, plan_text), AX_ERR_INTERNAL, "[%s] -> [%s] is \"%s\"", from, to, text);
     return AX_OK;
 }
@@ -359,8 +359,8 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
     AX_TRY(plan_reads(grid, "o@x/z", "o@x.z", "all_gather(d0@z) slice(d0@z)"));
     ax_tensor t = ax_tensor_make(AX_F32, 1, (int64_t[]){8}, NULL, NULL);
     ax_layout partial = {.partial = 1 << AX_X};
-    ax_plan plan;
-    EXPECT(ax_plan_make(grid, &t, &partial, &plan) == AX_ERR_INTERNAL);
+    ax_redistribution steps;
+    EXPECT(ax_redistribution_make(grid, &t, &partial, &steps) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "no redistribution from [d0] to [d0 +x]: "));
     ax_grid_destroy(&grid);
     return AX_OK;

@@ -71,14 +71,14 @@ static ax_status move(ax_engine *engine, const ax_optim *optim, const job *j)
     char path[64];
     snprintf(path, sizeof path, "%s/ckpt/step-2", j->from);
     if (j->from)
-        AX_TRY(ax_ckpt_load(ax_engine_params(engine), path, optim->slot_names, NULL));
+        AX_TRY(ax_ckpt_load(ax_engine_params(engine), path, optim->moment_names, NULL));
     else
         AX_TRY(steps(engine));
     return ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = j->to,
                                              .step = 2,
                                              .params = ax_engine_params(engine),
                                              .dtype = AX_BF16,
-                                             .slot_names = optim->slot_names,
+                                             .moment_names = optim->moment_names,
                                              .state = "{}"});
 }
 

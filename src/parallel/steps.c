@@ -4,23 +4,23 @@
  * stays. Gathers remove the source's other axes, innermost first. Slices and scatters add the target's other
  * axes: a scatter (a reduce-scatter) if the tensor is partial along the axis, a slice if the tensor is
  * replicated along it. The nesting of axes restricts the order of steps. Of the steps that the nesting
- * allows, the planner always takes the first of this list: a slice, a scatter, the single all-reduce, a
+ * allows, the search always takes the first of this list: a slice, a scatter, the single all-reduce, a
  * gather. Slices and scatters come first because they shrink the data. */
-#include "parallel/plan.h"
+#include "parallel/transfer.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- planning ------------------------------------------------------------------------------------ */
+/* ---- the search ----------------------------------------------------------------------------------- */
 
-typedef struct planner {
+typedef struct search {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
     int common[AX_MAX_DIMS]; /* common[d]: length of the common prefix of the axis lists of dim d in `now` and
                                 `target` */
-    ax_plan plan;
-} planner;
+    ax_redistribution steps;
+} search;
 
 static bool is_fine(const ax_axes *axes, int i) { return i >= axes->n - axes->fine; }
 
@@ -34,21 +34,21 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
 
 /* Returns the axis as a set of atoms of size above 1. now.partial and target.partial are sets of atoms
  * too, so they can be compared with the result. */
-static ax_axisset set_of(const planner *p, ax_axis axis)
+static ax_axisset set_of(const search *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));
 }
 
-static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisset axes)
+static void push(search *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisset axes)
 {
-    p->plan.step[p->plan.n++] =
-        (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
+    p->steps.step[p->steps.n++] = (ax_redistribution_step){
+        .kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
 }
 
 /* Plans one step that adds an axis to a dim: the next axis of the target, to the first dim to which it can be
  * added now; by a scatter if `partial` is true, otherwise by a slice. Returns false if there is no such
  * dim. */
-static bool split_one(planner *p, bool partial)
+static bool split_one(search *p, bool partial)
 {
     ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
     for (int d = 0; d < p->ndim; d++) {
@@ -74,7 +74,7 @@ static bool split_one(planner *p, bool partial)
  * remove. Returns false if there are none. An axis can be the product of several factors. If the tensor is
  * partial along only some factors of an axis, no scatter along the axis is possible, so the tensor is
  * all-reduced along these factors. */
-static bool reduce_rest(planner *p)
+static bool reduce_rest(search *p)
 {
     ax_axisset kept = p->target.partial;
     for (int d = 0; d < p->ndim; d++)
@@ -91,7 +91,7 @@ static bool reduce_rest(planner *p)
     return true;
 }
 
-static bool gather_one(planner *p)
+static bool gather_one(search *p)
 {
     for (int d = 0; d < p->ndim; d++) {
         ax_axes *now = &p->now.dim[d];
@@ -105,14 +105,15 @@ static bool gather_one(planner *p)
     return false;
 }
 
-ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target, ax_plan *out)
+ax_status ax_redistribution_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target,
+                                 ax_redistribution *out)
 {
     AX_TRY(ax_layout_check(grid, &tensor->layout, tensor->ndim));
     AX_TRY(ax_layout_check(grid, target, tensor->ndim));
-    planner p = {.grid = grid,
-                 .now = ax_layout_effective(grid, &tensor->layout, tensor->ndim),
-                 .target = ax_layout_effective(grid, target, tensor->ndim),
-                 .ndim = tensor->ndim};
+    search p = {.grid = grid,
+                .now = ax_layout_effective(grid, &tensor->layout, tensor->ndim),
+                .target = ax_layout_effective(grid, target, tensor->ndim),
+                .ndim = tensor->ndim};
     char from[128], to[128];
     AX_CHECK(!(p.target.partial & ~p.now.partial), AX_ERR_INTERNAL,
              "no redistribution from [%s] to [%s]: the target is partial along an axis along which the "
@@ -124,19 +125,19 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
     while (split_one(&p, false) || split_one(&p, true) || reduce_rest(&p) || gather_one(&p))
         ;
     AX_ASSERT(ax_layout_equal(grid, &p.now, target, p.ndim));
-    *out = p.plan;
+    *out = p.steps;
     return AX_OK;
 }
 
-/* ---- text and cost of a plan --------------------------------------------------------------------- */
+/* ---- text and cost ---------------------------------------------------------------------------- */
 
-char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
+char *ax_redistribution_print(const ax_grid *grid, const ax_redistribution *steps, char out[256])
 {
     static const char *const names[] = {"all_gather", "reduce_scatter", "slice", "all_reduce"};
     const size_t room = 256;
-    snprintf(out, room, "%s", plan->n ? "" : "nothing");
-    for (int i = 0; i < plan->n; i++) {
-        const ax_plan_step *s = &plan->step[i];
+    snprintf(out, room, "%s", steps->n ? "" : "nothing");
+    for (int i = 0; i < steps->n; i++) {
+        const ax_redistribution_step *s = &steps->step[i];
         ax_text_add(out, room, "%s%s(", i ? " " : "", names[s->kind]);
         if (s->kind != AX_STEP_REDUCE)
             ax_text_add(out, room, "d%d@", s->dim);
@@ -163,12 +164,13 @@ ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis 
     return w;
 }
 
-ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan, int64_t *out)
+ax_status ax_redistribution_bytes(const ax_grid *grid, const ax_tensor *tensor,
+                                  const ax_redistribution *steps, int64_t *out)
 {
     int64_t bytes = 0, size = (int64_t)ax_dtype_size(tensor->dtype);
     ax_tensor now = *tensor;
-    for (int i = 0; i < plan->n; i++) {
-        const ax_plan_step *s = &plan->step[i];
+    for (int i = 0; i < steps->n; i++) {
+        const ax_redistribution_step *s = &steps->step[i];
         int64_t g = ax_grid_group_size(grid, s->axes);
         ax_tensor after = now;
         after.layout = s->after;

@@ -22,15 +22,15 @@ enum {
 typedef struct fact {
     const char *key;
     ax_option_type type;
-    size_t config, model; /* offsets of the value in ax_config and in ax_model_config */
     int how;
+    size_t config, model; /* offsets of the value in ax_config and in ax_model_config */
 } fact;
 
 #define AX_GROUP(name)
 #define AX_END(name)
 #define AX_ROW(...)
 #define AX_FACT(name, type, resume, fact, how, ...)                                                          \
-    {"model." #name, AX_OPT_##type, offsetof(ax_config, model.name), offsetof(ax_model_config, fact), how},
+    {"model." #name, AX_OPT_##type, how, offsetof(ax_config, model.name), offsetof(ax_model_config, fact)},
 static const fact facts[] = {
 #include "axonn/config.def"
 };

@@ -7,6 +7,7 @@
  *   self      one rank: a collective is a local copy
  *   threads   ranks are threads of one process, for tests and sanitizers
  *   mpi       ranks are processes that a launcher started; one thread of each process makes all MPI calls
+ *   dry       one rank of several, of which the others do not exist: for dry runs (ax_comm_dry_create)
  *
  * Nonblocking. Every operation stores a work handle in *work and may return before it is complete. The
  * buffers belong to the operation until ax_wait. A backend whose operations are complete on return stores
@@ -23,11 +24,9 @@
  * does not wait for a collective, nor a collective for a message. So ranks need not agree on the order of a
  * message and a collective.
  *
- * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
- * without memory (dry) no data move: each collective is counted, and reported to the device's observer
- * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between. Device
- * memory is discrete if it is not host memory. Collectives on discrete memory go through host memory, and the
- * host waits for the device. If the communicator is connected (ax_comm_connect), its collectives go from
+ * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. Device memory is
+ * discrete if it is not host memory. Collectives on discrete memory go through host memory, and the host
+ * waits for the device. If the communicator is connected (ax_comm_connect), its collectives go from
  * device to device, and ax_wait makes the stream wait; the host waits only if launches are timed or traced.
  * Messages of discrete device memory always go through pinned host memory, on the device's copy streams. The
  * host does not wait for the device in ax_send and ax_recv (but see ax_comm_reserve_messages). If a message
@@ -112,13 +111,16 @@ AX_MUST_CHECK ax_status ax_comm_run(ax_comm *world, int ranks, ax_rank_fn *fn, v
  * NULL. Collective along comm. The caller owns *out and destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
 /* Creates the communicator of the `n` ranks of comm that `ranks` lists, in this order. The calling rank must
- * be in the list. Collective along the listed ranks, which all pass the same list; the other ranks of comm do
- * not take part. The caller owns *out and destroys it before comm. */
+ * be in the list. If it is alone there, *out is as from ax_comm_self_create. Collective along the listed
+ * ranks, which all pass the same list; the other ranks of comm do not take part. The caller owns *out and
+ * destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out);
-/* Creates a communicator for a dry run: this process acts as rank `rank` of `size`, and the other ranks do
- * not exist. Collectives on the dry device's memory are reported to its observer and move no data.
- * Collectives on host memory fail (AX_ERR_INTERNAL) unless size is 1. The caller owns *out. Not
- * collective. */
+/* Creates the world of a dry run: this process acts as rank `rank` of `size`, and the other ranks do not
+ * exist. Collectives and messages on memory of the device `dry` are counted and move no data: they are
+ * reported to the device's observer (dev.h) at their start and in ax_wait, so that a memory plan keeps the
+ * buffers allocated in between. Those on host memory, and ax_comm_split, fail (AX_ERR_INTERNAL).
+ * ax_comm_group makes communicators like this one, of one rank too. The caller owns *out. AX_ERR_USAGE if
+ * there is no such rank. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
 /* Destroys a communicator that has no operation in flight. Collective along comm, unless the world has
  * failed. */
@@ -253,13 +255,13 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
  * host can access the memory of `dev` at any time (ax_device_host_access). A message uses a buffer until its
  * ax_wait has returned; a received message also until its copy to the device is done. If all buffers that are
  * large enough are in use, one more is allocated; but if for a reserved one only the copy still runs, the
- * host waits for this copy instead. ax_comm_disconnect frees the buffers. On the device `dry` nothing is
- * allocated, but the bytes are counted. For set-up. Not collective. */
+ * host waits for this copy instead. ax_comm_disconnect frees the buffers. For set-up. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
 /* Frees `n` buffers that were reserved with the same arguments, after their last copies. If a step or the
  * device has failed, buffers that may still be in use stay until ax_comm_disconnect. Not collective. */
 void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
-/* Returns the bytes that ax_comm_reserve_messages has reserved on `comm`, or counted on the device `dry`. */
+/* Returns the bytes of the buffers that ax_comm_reserve_messages was asked for on `comm`, also if the device
+ * needs none. */
 size_t ax_comm_reserved_messages(const ax_comm *comm);
 /* Returns true if ax_wait on this message would return at once; also if `work` is NULL. */
 bool ax_work_done(const ax_work *work);
@@ -320,6 +322,8 @@ typedef struct ax_message_args {
     int peer;
     void *data;
     size_t bytes;
+    ax_device *dev; /* the device that owns `data`; NULL: host memory. A backend that moves data can access
+                       them on the host in either case */
     /* Sends only, optional: a device still copies to `data`. The backend calls `ready` from any thread, until
      * it sets *yes to true, and reads the data only then. Meanwhile later sends of the same kind to the same
      * rank wait too. If `ready` fails, the world fails. When the world has failed, `ready` is not called any
@@ -367,8 +371,7 @@ struct ax_comm {
     size_t staging_bytes;
     struct ax_comm_carrier *carriers; /* list of pinned host buffers for messages of a device whose memory the
                                          host cannot access directly */
-    size_t reserved;                  /* bytes of all buffers that ax_comm_reserve_messages has reserved */
-    struct ax_comm_observed *observed; /* list of handles of collectives and messages on the dry device */
+    size_t reserved;                  /* bytes for which ax_comm_reserve_messages was called */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

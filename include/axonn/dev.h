@@ -53,6 +53,9 @@ typedef struct ax_coll_args {
 const char *ax_coll_name(ax_coll coll);
 /* Prints a collective: "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
 void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
+/* Sets out[0] to the memory that a collective of `size` ranks reads on this rank, out[1] to the memory that
+ * it writes. */
+void ax_coll_operands(const ax_coll_args *args, int size, ax_operand out[2]);
 
 /* ---- devices ------------------------------------------------------------------------------------- */
 

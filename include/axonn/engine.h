@@ -43,9 +43,9 @@ typedef struct ax_engine_plan {
 
 /* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on
  * the device `dry`, which has no memory and computes nothing. `parallel` (NULL: the defaults), `device` and
- * `threads` are those of the real run. The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the
- * options contradict each other. Collective along world. */
-AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
+ * `threads` are those of the real run. Of `world` only the rank and the size are read. The caller releases
+ * *out with ax_engine_plan_fini. AX_ERR_USAGE if the options contradict each other. Not collective. */
+AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *world,
                                             ax_grid_size grid, const ax_parallel *parallel,
                                             const char *device, int threads, ax_dtype compute,
                                             ax_engine_plan *out);
@@ -53,8 +53,8 @@ void ax_engine_plan_fini(ax_engine_plan *plan);
 
 /* Creates an engine and allocates its memory. The weights are undefined until ax_param_set_init or a
  * checkpoint sets them. If `plan` is NULL, the activation memory (ax_frame) has `frame_bytes` bytes, and each
- * allocation is placed after the previous one, without reuse (bump mode, tensor.h). Borrows ctx,
- * options->model and plan. Collective along the grid. */
+ * allocation is placed after the previous one, without reuse (bump mode, tensor.h); frame_bytes 0 is for a
+ * dry run, which records a plan. Borrows ctx, options->model and plan. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
 /* Frees an engine; *engine may be NULL. If a step has failed while messages between pipeline stages were in

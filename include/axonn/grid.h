@@ -71,9 +71,8 @@ AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_gri
 void ax_grid_destroy(ax_grid **grid);
 /* Connects the grid's communicators, including those created later, to the device, so that data go from
  * device to device where that is possible (ax_comm_connect). If some communicators cannot be connected, logs
- * the axes of the first of these communicators and the reason, and those of the others at level debug. With a
- * device without memory (dry), communicators created later transfer nothing and do not involve the other
- * ranks. Destroy the grid before closing the device. Collective along the grid. */
+ * the axes of the first of these communicators and the reason, and those of the others at level debug.
+ * Destroy the grid before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
@@ -197,6 +196,7 @@ typedef struct ax_ctx {
     ax_dtype accum;   /* dtype of master weights, gradients, statistics, parameters with one dim: F64, F32 */
     uint64_t seed;
     ax_parallel parallel; /* must not change once layers or parameters exist */
+    bool owns_world;      /* ax_ctx_destroy destroys `world` */
 } ax_ctx;
 
 /* The compute threads of a rank, and the cores to which they are bound. */
@@ -219,6 +219,7 @@ AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads 
 extern const ax_parallel ax_parallel_default;
 
 /* Opens device `device` with `threads` threads (0: ax_threads_share chooses) and lays a grid over `world`.
+ * AX_ERR_USAGE if the device has no memory (dry).
  * (*out)->parallel has the defaults, which the caller may change. With threads 0 the calling thread may be
  * bound to a core until it destroys the context. The context owns device, stream and grid and borrows world.
  * Collective along world. */
@@ -230,6 +231,11 @@ AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const c
 AX_MUST_CHECK ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device,
                                            const ax_threads *threads, ax_dtype compute, uint64_t seed,
                                            ax_ctx **out);
+/* Creates the context of a dry run: this process acts as rank `rank` of `ranks` ranks on a grid of this size,
+ * without any other rank, on the device `dry`, which has no memory and computes nothing. `parallel` NULL: the
+ * defaults. The context also owns its world (ax_comm_dry_create). Not collective. */
+AX_MUST_CHECK ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype compute,
+                                          const ax_parallel *parallel, ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);
 
 /* Allocates device memory in which collectives are fastest: by ax_comm_alloc of the world if the device uses

@@ -172,9 +172,9 @@ typedef struct ax_batch {
 typedef struct ax_frame ax_frame;
 typedef struct ax_frame_plan ax_frame_plan;
 
-/* Creates a frame with `bytes` of device memory that places allocations one after the other (bump mode). On
- * the dry device it creates a frame that records sizes and lifetimes of allocations (record mode) and ignores
- * `bytes`. The caller owns *out; ctx must outlive it. */
+/* Creates a frame with `bytes` of device memory that places allocations one after the other (bump mode). With
+ * `bytes` 0 the frame records sizes and lifetimes of allocations (record mode), which needs the device `dry`:
+ * on others AX_ERR_MEMORY. The caller owns *out; ctx must outlive it. */
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
 /* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);

@@ -68,9 +68,8 @@ static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
 {
     ax_ctx *dry;
     ax_engine *engine = NULL;
-    AX_TRY(ax_ctx_create(plan->ranks, plan->grid, "dry", plan->threads.count, plan->compute,
-                         (uint64_t)plan->config->train.seed, &dry));
-    dry->parallel = plan->parallel;
+    AX_TRY(ax_ctx_create_dry(ax_comm_rank(plan->ranks), ax_comm_size(plan->ranks), plan->grid, plan->compute,
+                             &plan->parallel, &dry));
     ax_status status = ax_engine_create(dry, &plan->options, &plan->engine, 0, &engine);
     if (status == AX_OK)
         status = watch_step(plan, dry, engine, out);

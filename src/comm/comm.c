@@ -1,10 +1,8 @@
 /* The public collectives. Each call fills an ax_coll_args, checks it, adds it to the traffic counters, and
- * passes it to the communicator's backend (self, threads or mpi). On a device without memory (the dry
- * device), the device's observer, a callback, is called instead of the backend. comm.h says what the backends
- * are, and declares their table of functions (ax_comm_ops). */
+ * passes it to the communicator's backend. comm.h says what the backends are, and declares their table of
+ * functions (ax_comm_ops). */
 #include "comm/link.h"
 #include "comm/message.h"
-#include "comm/observe.h"
 
 #include <stdlib.h>
 
@@ -45,33 +43,6 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* Returns false for the dry device, whose pointers refer to no memory. Only the dry device sets ops.launch.
- * `dev` NULL: host memory. */
-static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
-
-/* Return the number of elements of a rank's send buffer (`sent`) and receive buffer (`received`) in a group
- * of `size` ranks. */
-static int64_t sent(const ax_coll_args *args, int size)
-{
-    bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;
-    return parts ? args->count * size : args->count;
-}
-static int64_t received(const ax_coll_args *args, int size)
-{
-    bool parts = args->coll == AX_ALL_GATHER || args->coll == AX_ALL_TO_ALL;
-    return parts ? args->count * size : args->count;
-}
-
-/* Reports a collective to the observer of the dry device, if it has one. */
-static ax_status observe_collective(ax_comm *comm, ax_device *dev, const ax_coll_args *args, ax_work **work)
-{
-    int64_t out = sent(args, comm->size), back = received(args, comm->size);
-    const ax_operand operand[] = {{args->send, out, out, args->dtype, AX_READ},
-                                  {args->recv, back, back, args->dtype, AX_WRITE}};
-    int n = args->coll == AX_BARRIER ? 0 : AX_COUNT(operand);
-    return dev->observe ? ax_comm_observe(comm, dev, operand, n, work) : AX_OK;
-}
-
 /* Adds the seconds since `begin` to comm->traffic.exposed and records them as an event in `ring`. In this
  * time the caller was blocked and could not compute. Does nothing if `comm` has one rank, or is NULL (a work
  * handle that combines other handles). */
@@ -100,8 +71,10 @@ static ax_status need_staging(ax_comm *comm, size_t bytes)
  * buffer, runs the collective on this buffer, and copies the result back. */
 static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args *args)
 {
-    size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
-           back = (size_t)received(args, comm->size) * element;
+    ax_operand operand[2];
+    ax_coll_operands(args, comm->size, operand);
+    size_t element = ax_dtype_size(args->dtype), out = (size_t)operand[0].count * element,
+           back = (size_t)operand[1].count * element;
     /* Offset of the data to send in the staging buffer; the result is received at offset 0. If the device's
      * send and receive buffer are the same, both offsets are 0. */
     size_t from = args->send == args->recv ? 0 : back;
@@ -155,16 +128,11 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     }
     ax_device *dev = stream ? stream->dev : NULL;
     ax_event_ring *ring = dev ? dev->ring : NULL;
-    ax_status status;
-    if (!has_memory(dev)) {
-        status = observe_collective(comm, dev, args, work);
-    } else {
-        if (!comm->link)
-            AX_TRY(finish_kernels(stream));
-        double begin = ax_now();
-        status = run(comm, stream, args, work);
-        expose(comm, ring, "start", ax_coll_name(args->coll), begin);
-    }
+    if (!comm->link)
+        AX_TRY(finish_kernels(stream));
+    double begin = ax_now();
+    ax_status status = run(comm, stream, args, work);
+    expose(comm, ring, "start", ax_coll_name(args->coll), begin);
     if (*work) {
         (*work)->comm = comm;
         (*work)->stream = stream;
@@ -334,7 +302,6 @@ void ax_comm_destroy(ax_comm **comm)
 {
     if (*comm) {
         ax_comm_disconnect(*comm);
-        ax_comm_free_observed(*comm);
         free((*comm)->staging);
         (*comm)->ops->destroy(*comm);
     }

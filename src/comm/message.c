@@ -1,13 +1,9 @@
 /* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic counters
- * (on the sender), and passed to the communicator's backend (threads or mpi). On a device without memory (the
- * dry device), the device's observer, a callback, is called instead of the backend. The data are copied
- * through pinned host memory, on the device's copy streams, if the host cannot access the device's memory
- * directly: if the device has discrete memory, or memory that is accessible only between its functions
- * `enter` and `leave`. comm.h says what the backends are, and declares their table of functions
- * (ax_comm_ops). */
+ * (on the sender), and passed to the communicator's backend. The data are copied through pinned host memory,
+ * on the device's copy streams, if the host cannot access the device's memory directly: if the device has
+ * discrete memory, or memory that is accessible only between its functions `enter` and `leave`. comm.h says
+ * what the backends are, and declares their table of functions (ax_comm_ops). */
 #include "comm/message.h"
-
-#include "comm/observe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,6 +188,7 @@ static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_
         host.user = c;
     }
     host.data = c->host;
+    host.dev = NULL;
     AX_TRY(comm->ops->message(comm, &host, &c->work.inner));
     c->busy = true;
     *work = &c->work;
@@ -224,15 +221,10 @@ void ax_comm_free_carriers(ax_comm *comm)
 
 /* ---- public functions ---------------------------------------------------------------------------- */
 
-/* Returns true if messages of the device need reserved buffers; on the dry device they are only counted. */
-static bool needs_buffers(const ax_device *dev) { return dev->ops.launch || !ax_device_host_access(dev); }
-
 ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
 {
     carrier *c;
-    if (!needs_buffers(dev))
-        return AX_OK;
-    for (int64_t i = 0; i < n && !dev->ops.launch; i++) {
+    for (int64_t i = 0; i < n && !ax_device_host_access(dev); i++) {
         AX_TRY(make_carrier(comm, dev, bytes, &c));
         c->reserved = true;
     }
@@ -242,8 +234,6 @@ ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, 
 
 void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
 {
-    if (!needs_buffers(dev))
-        return;
     comm->reserved -= (size_t)n * bytes;
     for (carrier **at = &comm->carriers; *at && n > 0;) {
         const carrier *c = *at;
@@ -259,18 +249,9 @@ void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64
 
 size_t ax_comm_reserved_messages(const ax_comm *comm) { return comm->reserved; }
 
-/* Reports a message to the observer of the dry device. */
-static ax_status observe_message(ax_comm *comm, ax_device *dev, const ax_message_args *args, ax_work **work)
-{
-    int64_t count = count_of(&args->message);
-    const ax_operand operand = {args->data, count, count, args->message.dtype,
-                                args->sends ? AX_READ : AX_WRITE};
-    return ax_comm_observe(comm, dev, &operand, 1, work);
-}
-
 static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args, ax_work **work)
 {
-    ax_device *dev = stream ? stream->dev : NULL;
+    ax_device *dev = args->dev = stream ? stream->dev : NULL;
     *work = NULL;
     AX_TRY(check(comm, &args->message, args->peer));
     args->bytes = (size_t)count_of(&args->message) * ax_dtype_size(args->message.dtype);
@@ -278,12 +259,6 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
         comm->traffic.calls++;
         comm->traffic.bytes += (int64_t)args->bytes;
     }
-    if (dev && dev->ops.launch) /* a dry device */
-        return observe_message(comm, dev, args, work);
-    AX_CHECK(comm->ops->message, AX_ERR_INTERNAL,
-             "a dry run has no other ranks, so ax_send and ax_recv of host memory are not possible in it: "
-             "use buffers of the "
-             "dry device");
     AX_TRY(!dev || ax_device_host_access(dev) ? comm->ops->message(comm, args, work)
                                               : carry_start(comm, stream, args, work));
     if (*work) {

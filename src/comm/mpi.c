@@ -269,6 +269,8 @@ static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
     ax_mpi_comm meet = {.comm.size = n, .world = w, .mpi = w->comm->mpi, .flat = w->flat};
     ax_mpi_op what = {.kind = AX_MPI_GROUP, .finish = group_now};
     uint64_t key = 0;
+    if (n == 1)
+        return ax_comm_self_create(out);
     AX_TRY(ax_calloc((size_t)n, sizeof *meet.world_rank, &meet.world_rank));
     for (int i = 0; i < n; i++) {
         int rank = meet.world_rank[i] = parent->world_rank[ranks[i]];

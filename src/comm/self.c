@@ -1,12 +1,10 @@
-/* Two kinds of communicators without other ranks. A communicator of one rank copies `send` to `recv` in a
- * collective, unless the two are the same buffer. The communicator of a dry run has a rank and a size, but
- * the other ranks do not exist. */
+/* The backend of one rank: a collective copies `send` to `recv`, unless the two are the same buffer. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A communicator without other ranks. A communicator that was split from another one belongs to the same
+/* A communicator that was split from another one belongs to the same
  * world: its world_aborted points to `aborted` of the world's first communicator, which must be destroyed
  * last. */
 typedef struct self_comm {
@@ -21,9 +19,6 @@ static ax_status self_check(ax_comm *comm)
 {
     AX_CHECK(!*self_of(comm)->world_aborted, AX_ERR_COMM,
              "this rank has called ax_comm_abort, so it can make no more collective calls");
-    AX_CHECK(comm->size == 1, AX_ERR_INTERNAL,
-             "a dry run has no other ranks, so a collective on host memory is not possible in it: use "
-             "buffers of the dry device");
     return AX_OK;
 }
 
@@ -79,13 +74,5 @@ ax_status ax_comm_self_create(ax_comm **out)
     self->comm = (ax_comm){.ops = &ops, .rank = 0, .size = 1, .impl = self};
     self->world_aborted = &self->aborted;
     *out = &self->comm;
-    return AX_OK;
-}
-
-ax_status ax_comm_dry_create(int rank, int size, ax_comm **out)
-{
-    AX_TRY(ax_comm_self_create(out));
-    (*out)->rank = rank;
-    (*out)->size = size;
     return AX_OK;
 }

@@ -15,7 +15,6 @@
 #include "comm/threads.h"
 
 #include "comm/message.h"
-#include "comm/observe.h"
 #include "comm/reduce.h"
 
 #include <stdio.h>
@@ -388,6 +387,8 @@ static ax_status threads_group(ax_comm *comm, const int *ranks, int n, ax_comm *
     group *parent = comm->impl, *made;
     ax_comm *sub = NULL;
     int rank = 0, *world_rank;
+    if (n == 1)
+        return ax_comm_self_create(out);
     AX_TRY(ax_calloc((size_t)n, sizeof *world_rank, &world_rank));
     for (int i = 0; i < n; i++) {
         world_rank[i] = parent->world_rank[ranks[i]];
@@ -521,10 +522,8 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         abort_as_rank(w, started, "could not be started");
     for (int r = 0; r < started; r++)
         pthread_join(t[r].thread, NULL);
-    for (int r = 0; r < w->size; r++) {
-        ax_comm_free_observed(&t[r].comm);
+    for (int r = 0; r < w->size; r++)
         free(t[r].comm.staging);
-    }
     AX_CHECK(!error, AX_ERR_MEMORY,
              "cannot start thread %d of %d, one for each rank: %s; use fewer ranks, or raise the limit of "
              "processes (ulimit -u)",

@@ -21,9 +21,7 @@ static const double flops_per_second[] = {
 /* The dry run of one model. */
 typedef struct counter {
     const ax_engine_options *options;
-    ax_comm *world;
-    ax_ctx ctx;
-    ax_stream stream;
+    ax_ctx *ctx;
     ax_model *model;
     ax_param_set *set;
     ax_updater *updater;
@@ -38,7 +36,7 @@ static void add_kernel(void *user, ax_kernel kernel, const void *args)
     counter *c = user;
     double flops, bytes;
     ax_kernel_cost(kernel, args, &flops, &bytes);
-    c->seconds += fmax(flops / flops_per_second[c->ctx.compute], bytes / bytes_per_second);
+    c->seconds += fmax(flops / flops_per_second[c->ctx->compute], bytes / bytes_per_second);
 }
 
 /* Returns the seconds of the kernels that were launched since the last call. */
@@ -56,30 +54,22 @@ static double lap(counter *c)
 static ax_status make_context(counter *c, const ax_ctx *real)
 {
     ax_grid_size size = ax_grid_sizes(real->grid);
-    int stages = size.of[AX_PIPE];
+    int ranks = ax_grid_ranks(real->grid) / size.of[AX_PIPE];
+    const ax_parallel parallel = {.strategy = real->parallel.strategy,
+                                  .zero = real->parallel.zero,
+                                  .weight_cache = real->parallel.weight_cache};
     size.of[AX_PIPE] = 1;
-    c->ctx = (ax_ctx){.stream = &c->stream,
-                      .compute = real->compute,
-                      .accum = real->accum,
-                      .parallel = {.strategy = real->parallel.strategy,
-                                   .zero = real->parallel.zero,
-                                   .weight_cache = real->parallel.weight_cache}};
-    AX_TRY(ax_comm_dry_create(0, ax_grid_ranks(real->grid) / stages, &c->world));
-    AX_TRY(ax_device_open("dry", 1, &c->ctx.dev));
-    c->ctx.world = c->world;
-    c->stream.dev = c->ctx.dev;
-    AX_TRY(ax_grid_create(c->world, size, &c->ctx.grid));
-    return ax_grid_connect(c->ctx.grid, c->ctx.dev);
+    return ax_ctx_create_dry(0, ranks, size, real->compute, &parallel, &c->ctx);
 }
 
 static ax_status make_model(counter *c)
 {
     const ax_engine_options *o = c->options;
     const ax_model_use use = {.recompute = o->recompute, .positions = o->seq_len, .chunk_each = true};
-    AX_TRY(ax_model_create(&c->ctx, o->model, &use, &c->model));
+    AX_TRY(ax_model_create(c->ctx, o->model, &use, &c->model));
     AX_TRY(ax_layer_param_set(c->model->root, o->optim ? o->optim->moments : -1, &c->set));
-    AX_TRY(ax_device_alloc(c->ctx.dev, (size_t)(1 + c->set->n) * sizeof *c->numbers, (void **)&c->numbers));
-    AX_TRY(ax_frame_create(&c->ctx, 0, &c->frame));
+    AX_TRY(ax_device_alloc(c->ctx->dev, (size_t)(1 + c->set->n) * sizeof *c->numbers, (void **)&c->numbers));
+    AX_TRY(ax_frame_create(c->ctx, 0, &c->frame));
     return o->optim ? ax_updater_create(o->optim, c->set, &c->updater) : AX_OK;
 }
 
@@ -89,15 +79,13 @@ static void destroy(counter *c)
     ax_frame_destroy(&c->frame);
     ax_param_set_destroy(&c->set);
     ax_model_destroy(&c->model);
-    ax_grid_destroy(&c->ctx.grid);
-    ax_device_close(&c->ctx.dev);
-    ax_comm_destroy(&c->world);
+    ax_ctx_destroy(&c->ctx);
 }
 
 /* Allocates the arrays of c->batch in the frame, for a micro-batch of `rows` rows. */
 static ax_status make_batch(counter *c, int64_t rows)
 {
-    ax_layout layout = ax_layout_of_roles(&c->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_layout layout = ax_layout_of_roles(c->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     ax_tensor like = ax_tensor_make(AX_I32, 2, (int64_t[]){rows, c->options->seq_len}, NULL, &layout);
     ax_tensor *const all[] = {&c->batch.tokens, &c->batch.targets, &c->batch.positions, &c->batch.doc_start};
     for (size_t i = 0; i < AX_COUNT(all); i++)
@@ -166,9 +154,9 @@ static ax_status run_update(counter *c, double *cost)
 static ax_status run_step(counter *c, double *cost)
 {
     const ax_engine_options *o = c->options;
-    int64_t rows = o->micro_batch * ax_grid_group_size(c->ctx.grid, ax_batch_axes(&c->ctx));
-    c->ctx.dev->watch = add_kernel;
-    c->ctx.dev->watch_user = c;
+    int64_t rows = o->micro_batch * ax_grid_group_size(c->ctx->grid, ax_batch_axes(c->ctx));
+    c->ctx->dev->watch = add_kernel;
+    c->ctx->dev->watch_user = c;
     if (o->optim)
         AX_TRY(ax_param_set_zero_grad(c->set));
     if (o->optim)

@@ -79,8 +79,8 @@ static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t fra
                 : ax_frame_create(e->ctx, frame_bytes, &s->frame);
 }
 
-/* Creates the slots (memory of one micro-batch in one chunk). On the device `dry` creates only one slot: all
- * slots need the same amount of memory. */
+/* Creates the slots (memory of one micro-batch in one chunk). An engine that records a plan has only one
+ * slot: all slots need the same amount of memory. */
 static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
@@ -89,7 +89,7 @@ static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t fra
     AX_TRY(ax_calloc(1, engine_batch_bytes(e), &e->host));
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
     AX_TRY(ax_calloc((size_t)slots, sizeof *e->slot, &e->slot));
-    e->slots = e->ctx->dev->ops.launch ? 1 : slots;
+    e->slots = plan || frame_bytes ? slots : 1;
     for (int i = 0; i < e->slots; i++) {
         AX_TRY(make_frame(e, plan, frame_bytes, &e->slot[i]));
         AX_TRY(make_batch(e, &like, &e->slot[i]));

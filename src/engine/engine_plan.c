@@ -74,15 +74,14 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     return AX_OK;
 }
 
-ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, ax_grid_size grid,
+ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *world, ax_grid_size grid,
                               const ax_parallel *parallel, const char *device, int threads, ax_dtype compute,
                               ax_engine_plan *out)
 {
     *out = (ax_engine_plan){0};
     ax_ctx *dry;
     ax_engine *engine = NULL;
-    AX_TRY(ax_ctx_create(world, grid, "dry", threads, compute, 0, &dry));
-    dry->parallel = parallel ? *parallel : ax_parallel_default;
+    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, parallel, &dry));
     ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = dry_run(engine, out);

@@ -154,10 +154,10 @@ static bool is_in_flight(const ax_pipeline *p)
 
 /* Aborts the world if a failed step has left messages in flight, before this rank's buffers are freed:
  * otherwise another rank or MPI would still read or write these buffers. The messages are not awaited,
- * because they may depend on ranks that have failed too. On the device `dry` there are no other ranks. */
+ * because they may depend on ranks that have failed too. */
 static void abort_messages(ax_pipeline *p)
 {
-    if (!p->ctx->dev->ops.launch && is_in_flight(p))
+    if (is_in_flight(p))
         ax_comm_abort(p->comm, AX_ERR_COMM, ax_error_message());
 }
 

@@ -2,6 +2,7 @@
 #include "grid/threads.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .oag = true}};
 
@@ -15,34 +16,64 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
 }
 
+/* Creates a context without a grid, and opens its device. */
+static ax_status open_ctx(ax_comm *world, const char *device, const ax_threads *threads, ax_dtype compute,
+                          uint64_t seed, ax_ctx **out)
+{
+    ax_ctx *ctx;
+    AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
+    *out = ctx;
+    *ctx = (ax_ctx){.world = world,
+                    .local_rank = threads->binding.local_rank,
+                    .compute = compute,
+                    .accum = ax_dtype_accum(compute),
+                    .seed = seed,
+                    .parallel = ax_parallel_default};
+    AX_TRY(ax_calloc(1, sizeof *ctx->stream, &ctx->stream));
+    AX_TRY(ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev));
+    ctx->stream->dev = ctx->dev;
+    return AX_OK;
+}
+
+/* Lays the grid of a context. `status` is the status of open_ctx; after an error destroys the context. */
+static ax_status lay_grid(ax_status status, ax_grid_size size, ax_ctx **ctx)
+{
+    if (status == AX_OK)
+        status = ax_grid_create((*ctx)->world, size, &(*ctx)->grid);
+    if (status == AX_OK)
+        status = ax_grid_connect((*ctx)->grid, (*ctx)->dev);
+    if (status != AX_OK)
+        ax_ctx_destroy(ctx);
+    return status;
+}
+
 ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device, const ax_threads *threads,
                              ax_dtype compute, uint64_t seed, ax_ctx **out)
 {
     *out = NULL;
     AX_CHECK(compute <= AX_F16, AX_ERR_USAGE, "a context cannot compute in %s; choose f64, f32, bf16 or f16",
              ax_dtype_name(compute));
-    ax_ctx *ctx;
-    AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
-    ctx->world = world;
-    ctx->local_rank = threads->binding.local_rank;
-    ctx->compute = compute;
-    ctx->accum = ax_dtype_accum(compute);
-    ctx->seed = seed;
-    ctx->parallel = ax_parallel_default;
-    ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
-    if (status == AX_OK)
-        status = ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev);
-    status = ax_comm_agree(world, status); /* all ranks create the grid, or none does */
-    if (status == AX_OK)
-        status = ax_grid_create(world, size, &ctx->grid);
-    if (status == AX_OK)
-        status = ax_grid_connect(ctx->grid, ctx->dev);
-    if (status != AX_OK) {
-        ax_ctx_destroy(&ctx);
-        return status;
-    }
-    ctx->stream->dev = ctx->dev;
-    *out = ctx;
+    AX_CHECK(!device || strcmp(device, "dry") != 0, AX_ERR_USAGE,
+             "device dry has no memory that ranks could exchange: create its context with ax_ctx_create_dry");
+    ax_status status = open_ctx(world, device, threads, compute, seed, out);
+    return lay_grid(ax_comm_agree(world, status), size, out); /* all ranks create the grid, or none does */
+}
+
+ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype compute,
+                            const ax_parallel *parallel, ax_ctx **out)
+{
+    static const ax_threads one = {.count = 1};
+    ax_comm *world;
+    *out = NULL;
+    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
+    ax_status status = open_ctx(world, "dry", &one, compute, 0, out);
+    if (*out)
+        (*out)->owns_world = true;
+    else
+        ax_comm_destroy(&world);
+    AX_TRY(lay_grid(status, size, out));
+    if (parallel)
+        (*out)->parallel = *parallel;
     return AX_OK;
 }
 
@@ -53,6 +84,8 @@ void ax_ctx_destroy(ax_ctx **ctx)
     ax_grid_destroy(&(*ctx)->grid);
     free((*ctx)->stream);
     ax_device_close(&(*ctx)->dev);
+    if ((*ctx)->owns_world)
+        ax_comm_destroy(&(*ctx)->world);
     free(*ctx);
     *ctx = NULL;
 }

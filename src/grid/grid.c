@@ -83,32 +83,33 @@ static const group *find_along(const ax_grid *grid, ax_axisset atoms)
     return NULL;
 }
 
-/* Returns true if ranks p and q belong to the same group along `atoms`, a set of axes without factors: p and
- * q have the same coordinates along all other axes without factors. */
-static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
+/* Lists the ranks of this rank's group along `atoms` in ascending order. Goes over all atoms with several
+ * ranks, each of which has the product of the sizes before it as its stride. */
+static int list_group(const ax_grid *grid, ax_axisset atoms, int *ranks)
 {
-    for (int a = 0; a < grid->axes; a++)
-        if (!((atoms | grid->products) >> a & 1) &&
-            ax_grid_coord(grid, p, (ax_axis)a) != ax_grid_coord(grid, q, (ax_axis)a))
-            return false;
-    return true;
+    int n = 1, me = ranks[0] = ax_grid_rank(grid);
+    for (int stride = 1, size; stride < grid->ranks; stride *= size) {
+        int a = 0;
+        while (grid->axis[a].stride != stride || (grid->products | grid->single) >> a & 1)
+            a++;
+        size = grid->axis[a].size;
+        if (!(atoms >> a & 1))
+            continue;
+        for (int i = 0; i < n; i++)
+            ranks[i] -= ax_grid_coord(grid, me, (ax_axis)a) * stride;
+        for (int i = n; i < n * size; i++)
+            ranks[i] = ranks[i - n] + stride;
+        n *= size;
+    }
+    return n;
 }
 
-/* Creates the communicator of this rank's group along `atoms`. The dry device, the only one whose table of
- * functions has `launch`, has no memory to send. So a communicator on the dry device, like a communicator
- * of one rank, only has a rank and a size, and never contacts other ranks. */
+/* Creates the communicator of this rank's group along `atoms`. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
-    int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
-    AX_TRY(ax_calloc((size_t)grid->ranks, sizeof *ranks, &ranks));
-    for (int r = 0; r < grid->ranks; r++)
-        if (same_group(grid, atoms, me, r)) {
-            mine = r == me ? n : mine;
-            ranks[n++] = r;
-        }
-    bool dry = grid->dev && grid->dev->ops.launch;
-    ax_status status =
-        dry || n == 1 ? ax_comm_dry_create(mine, n, out) : ax_comm_group(grid->world, ranks, n, out);
+    int *ranks;
+    AX_TRY(ax_calloc((size_t)ax_grid_group_size(grid, atoms), sizeof *ranks, &ranks));
+    ax_status status = ax_comm_group(grid->world, ranks, list_group(grid, atoms, ranks), out);
     free(ranks);
     return status;
 }

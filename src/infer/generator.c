@@ -205,9 +205,9 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     const ax_engine_options prompt = {
         .model = config, .seq_len = g->prompt, .micro_batch = 1, .global_batch = 1};
     AX_TRY(ax_block_costs(g->ctx, &prompt, &g->costs));
-    AX_TRY(ax_ctx_create(g->ctx->world, ax_grid_sizes(g->ctx->grid), "dry", g->ctx->dev->threads,
-                         g->ctx->compute, 0, &dry));
-    dry->parallel = g->ctx->parallel;
+    const ax_grid *grid = g->ctx->grid;
+    AX_TRY(ax_ctx_create_dry(ax_grid_rank(grid), ax_grid_ranks(grid), ax_grid_sizes(grid), g->ctx->compute,
+                             &g->ctx->parallel, &dry));
     ax_status status = dry_run(dry, config, g);
     if (status == AX_OK)
         status = ax_grid_used(dry->grid, &g->axes);

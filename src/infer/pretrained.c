@@ -171,8 +171,7 @@ static ax_status match_network(ax_ctx *dry, ax_pretrained *m)
  * the model that config.json describes. */
 static ax_status open_weights(ax_pretrained *m)
 {
-    ax_comm *self;
-    ax_ctx *dry = NULL;
+    ax_ctx *dry;
     if (!ax_ckpt_has_weights(model_dir(m)))
         return AX_OK;
     AX_TRY(ax_st_open(model_dir(m), &m->weights));
@@ -180,12 +179,9 @@ static ax_status open_weights(ax_pretrained *m)
         AX_TRY(ax_adapter_check_base(m->adapter, m->dir, m->weights, m->base));
     if (m->adapter)
         AX_TRY(ax_adapter_check_tables(m->adapter, m->dir, m->weights, &m->config));
-    AX_TRY(ax_comm_self_create(&self));
-    ax_status status = ax_ctx_create(self, (ax_grid_size){{0}}, "dry", 1, AX_F32, 0, &dry);
-    if (status == AX_OK)
-        status = match_network(dry, m);
+    AX_TRY(ax_ctx_create_dry(0, 1, (ax_grid_size){{0}}, AX_F32, NULL, &dry));
+    ax_status status = match_network(dry, m);
     ax_ctx_destroy(&dry);
-    ax_comm_destroy(&self);
     return status;
 }
 

@@ -54,15 +54,13 @@ static void observe(void *user, const ax_operand *operand, int64_t n)
     frame->clock++;
 }
 
-static bool records(const ax_frame *frame) { return !strcmp(frame->ctx->dev->ops.name, "dry"); }
-
 static ax_status frame_new(ax_ctx *ctx, size_t bytes, const ax_frame_plan *plan, ax_frame **out)
 {
     ax_frame *frame;
     AX_TRY(ax_calloc(1, sizeof *frame, &frame));
     frame->ctx = ctx;
     frame->planned = plan;
-    frame->recording = records(frame) && !plan;
+    frame->recording = !plan && !bytes;
     frame->bytes = frame->recording ? record_range : bytes;
     ax_status status = ax_ctx_alloc(ctx, frame->bytes, (void **)&frame->block);
     if (status != AX_OK) {

@@ -391,72 +391,6 @@ static void deadlocks_are_errors(void **state)
     assert_non_null(strstr(ax_error_message(), "wait for one another"));
 }
 
-/* ---- devices without memory ---------------------------------------------------------------------- */
-
-typedef struct seen {
-    int calls;
-    int64_t n;
-    ax_operand operand[2];
-} seen;
-
-static void observe(void *user, const ax_operand *operand, int64_t n)
-{
-    seen *s = user;
-    s->calls++;
-    s->n = n;
-    memcpy(s->operand, operand, (size_t)n * sizeof *operand);
-}
-
-/* True if the observed operands are `sent` F32 elements at `send` and `received` F32 elements at `recv`. */
-static bool saw(const seen *s, const void *send, int64_t sent, const void *recv, int64_t received)
-{
-    const ax_operand *in = &s->operand[0], *out = &s->operand[1];
-    return s->n == 2 && in->at == send && in->count == sent && in->span == sent && in->dtype == AX_F32 &&
-           in->access == AX_READ && out->at == recv && out->count == received && out->span == received &&
-           out->dtype == AX_F32 && out->access == AX_WRITE;
-}
-
-/* On a dry device a collective does not wait for other ranks: here only rank 0 calls it. */
-static ax_status on_dry_device(ax_comm *c, void *arg)
-{
-    (void)arg;
-    if (ax_comm_rank(c))
-        return AX_OK;
-    seen s = {0};
-    ax_device *dev;
-    AX_TRY(ax_device_open("dry", 1, &dev));
-    dev->observe = observe;
-    dev->observe_user = &s;
-    ax_stream stream = {.dev = dev};
-    void *data;
-    ax_work *work;
-    AX_TRY(ax_device_alloc(dev, 4096, &data));
-    AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
-    EXPECT(s.calls == 1 && saw(&s, data, 1000, data, 1000));
-    EXPECT(ax_comm_traffic_get(c).bytes == 2 * 3 * 4000 / 4 && ax_comm_traffic_get(c).calls == 1);
-    AX_TRY(ax_wait(&work)); /* reports the operands a second time */
-    EXPECT(s.calls == 2 && saw(&s, data, 1000, data, 1000));
-    char *other = (char *)data + 512;
-    AX_TRY(ax_reduce_scatter(c, &stream, data, other, 10, AX_F32, AX_SUM, &work));
-    EXPECT(saw(&s, data, 40, other, 10));
-    AX_TRY(ax_wait(&work));
-    AX_TRY(ax_all_gather(c, &stream, data, other, 10, AX_F32, &work));
-    EXPECT(saw(&s, data, 10, other, 40));
-    AX_TRY(ax_wait(&work));
-    /* A rank that fails does not wait for its collectives. Their handles are freed with the communicator, so
-     * the address sanitizer finds no leak here. */
-    AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
-    ax_device_free(dev, data, 4096);
-    ax_device_close(&dev);
-    return AX_OK;
-}
-
-static void collectives_on_dry_devices_only_report_operands(void **state)
-{
-    (void)state;
-    assert_ranks(4, on_dry_device, NULL);
-}
-
 static void bad_calls_are_refused(void **state)
 {
     (void)state;
@@ -491,7 +425,6 @@ int main(void)
         cmocka_unit_test(errors_of_mismatched_calls_name_both_ranks),
         cmocka_unit_test(a_failing_rank_ends_the_others),
         cmocka_unit_test(deadlocks_are_errors),
-        cmocka_unit_test(collectives_on_dry_devices_only_report_operands),
         cmocka_unit_test(bad_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

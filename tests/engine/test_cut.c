@@ -63,30 +63,21 @@ static void find(const setup *s, int rank, result *out)
 {
     ax_model_config config = config_of(s);
     ax_engine_options options = options_of(s, &config);
-    ax_comm *world;
+    ax_ctx *ctx;
     ax_engine *engine;
-    ax_stream stream = {.dev = NULL};
-    ax_ctx ctx = {.stream = &stream, .compute = s->compute, .accum = ax_dtype_accum(s->compute)};
     int64_t *costs;
-    ctx.parallel = ax_parallel_default;
-    ctx.parallel.zero = s->zero;
+    ax_parallel parallel = ax_parallel_default;
+    parallel.zero = s->zero;
     int ranks = (int)ax_grid_size_ranks(s->grid);
-    OK(ax_comm_dry_create(rank, ranks, &world));
-    ctx.world = world;
-    OK(ax_device_open("dry", 1, &ctx.dev));
-    stream.dev = ctx.dev;
-    OK(ax_grid_create(world, s->grid, &ctx.grid));
-    OK(ax_grid_connect(ctx.grid, ctx.dev));
-    OK(ax_block_costs(&ctx, &options, &costs));
-    OK(ax_engine_create(&ctx, &options, NULL, 0, &engine));
+    OK(ax_ctx_create_dry(rank, ranks, s->grid, s->compute, &parallel, &ctx));
+    OK(ax_block_costs(ctx, &options, &costs));
+    OK(ax_engine_create(ctx, &options, NULL, 0, &engine));
     *out = (result){.cost = {0}};
     memcpy(out->cost, costs, (size_t)(s->layers + 2) * sizeof *costs);
     memcpy(out->cut, ax_engine_model(engine)->cut, (size_t)(s->grid.of[AX_PIPE] + 1) * sizeof *out->cut);
     free(costs);
     ax_engine_destroy(&engine);
-    ax_grid_destroy(&ctx.grid);
-    ax_device_close(&ctx.dev);
-    ax_comm_destroy(&world);
+    ax_ctx_destroy(&ctx);
     ax_model_config_fini(&config);
 }
 

@@ -95,13 +95,13 @@ static ax_status dry_then_real(ax_comm *world, void *arg)
 {
     (void)arg;
     const ax_axisset sets[] = {1 << AX_DATA, 1 << AX_X, 1 << AX_X | 1 << AX_DATA | 1 << AX_Y};
-    ax_ctx *dry;
+    ax_ctx *dry, *other;
     ax_grid *grid;
     ax_comm *comm;
     ax_work *work;
     ax_axisset *used;
     double ranks = 1;
-    AX_TRY(ax_ctx_create(world, eight, "dry", 1, AX_F32, 1, &dry));
+    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), 8, eight, AX_F32, NULL, &dry));
     if (ax_comm_rank(world) == 0) {
         AX_TRY(ax_grid_comm(dry->grid, 1 << AX_Z, &comm));
         EXPECT(ax_comm_size(comm) == 2 && ax_comm_rank(comm) == 0);
@@ -111,6 +111,7 @@ static ax_status dry_then_real(ax_comm *world, void *arg)
         EXPECT(ax_comm_size(comm) == ax_grid_group_size(dry->grid, sets[i]));
     }
     EXPECT(ax_all_reduce(comm, NULL, &ranks, 1, AX_F64, AX_SUM, &work) == AX_ERR_INTERNAL);
+    EXPECT(ax_ctx_create(world, eight, "dry", 1, AX_F32, 1, &other) == AX_ERR_USAGE && !other);
     AX_TRY(ax_grid_used(dry->grid, &used));
     ax_ctx_destroy(&dry);
     const ax_axisset planned[] = {1 << AX_X, 1 << AX_DATA, 1 << AX_X | 1 << AX_DATA, 0};

@@ -173,11 +173,11 @@ static ax_status reserves_and_releases(job *j)
         EXPECT(pinned > 0);
         AX_TRY(ax_generator_feed(generator, ids, 3, &logits));
         AX_TRY(ax_generator_feed(generator, ids, 1, &logits));
-        EXPECT(reserved_messages(j->ctx->grid) == pinned);
+        EXPECT(reserved_messages(j->ctx) == pinned);
         ax_generator_destroy(&generator);
-        EXPECT(reserved_messages(j->ctx->grid) == 0);
+        EXPECT(reserved_messages(j->ctx) == 0);
         AX_TRY(ax_pretrained_logits(j->ctx, &j->model, ids, 3, NULL, NULL));
-        EXPECT(reserved_messages(j->ctx->grid) == 0);
+        EXPECT(reserved_messages(j->ctx) == 0);
     }
     return AX_OK;
 }

@@ -418,7 +418,7 @@ static ax_status plan_of_meanwhile(ax_comm *world, ax_grid_size grid, ax_frame_p
     ax_ctx *dry;
     ax_frame *frame = NULL;
     ax_tensor sent, other, received;
-    AX_TRY(ax_ctx_create(world, grid, "dry", 1, AX_F32, 1, &dry));
+    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, AX_F32, NULL, &dry));
     ax_status status = ax_frame_create(dry, 0, &frame);
     if (status == AX_OK)
         status = meanwhile(frame, &sent, &other, &received);

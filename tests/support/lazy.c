@@ -258,6 +258,8 @@ static ax_status lazy_group(ax_comm *comm, const int *ranks, int n, ax_comm **ou
 {
     lazy *l = comm->impl;
     ax_comm *inner;
+    if (n == 1)
+        return ax_comm_self_create(out);
     AX_TRY(ax_comm_group(l->inner, ranks, n, &inner));
     return wrap(inner, l->queue, out);
 }

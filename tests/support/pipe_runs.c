@@ -228,7 +228,7 @@ static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_ev
 
 static ax_status check_memory(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
-    EXPECT(reserved_messages(ctx->grid) == plan->memory.bytes[AX_MEMORY_PINNED]);
+    EXPECT(reserved_messages(ctx) == plan->memory.bytes[AX_MEMORY_PINNED]);
     EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
     return AX_OK;
 }
@@ -278,7 +278,7 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     if (status == AX_OK)
         status = train(ctx, engine, &plan, s, global, trace, out);
     ax_engine_destroy(&engine);
-    if (status == AX_OK && reserved_messages(ctx->grid))
+    if (status == AX_OK && reserved_messages(ctx))
         status = ax_fail(AX_ERR_INTERNAL, "an engine that was destroyed has left pinned memory reserved");
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

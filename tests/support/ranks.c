@@ -23,12 +23,12 @@ ax_comm_traffic traffic_along(const ax_grid *grid, ax_axisset axes)
     return (ax_comm_traffic){0};
 }
 
-size_t reserved_messages(const ax_grid *grid)
+size_t reserved_messages(const ax_ctx *ctx)
 {
     size_t bytes = 0;
     ax_axisset axes;
-    for (int i = 0; i < ax_grid_groups(grid); i++)
-        bytes += ax_comm_reserved_messages(ax_grid_group(grid, i, &axes));
+    for (int i = 0; i < ax_grid_groups(ctx->grid) && !ax_device_host_access(ctx->dev); i++)
+        bytes += ax_comm_reserved_messages(ax_grid_group(ctx->grid, i, &axes));
     return bytes;
 }
 

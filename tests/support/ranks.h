@@ -15,8 +15,9 @@ void assert_ranks(int size, ax_rank_fn *fn, const void *arg);
  * yet. */
 ax_comm_traffic traffic_along(const ax_grid *grid, ax_axisset axes);
 
-/* Returns the bytes of pinned memory that are reserved for messages on all communicators of the grid. */
-size_t reserved_messages(const ax_grid *grid);
+/* Returns the bytes of pinned memory that are reserved for messages on all communicators of the grid: none if
+ * the device needs none. */
+size_t reserved_messages(const ax_ctx *ctx);
 
 /* Returns the number of ranks of a grid. */
 int grid_ranks(ax_grid_size size);

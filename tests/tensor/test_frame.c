@@ -15,17 +15,28 @@
 #include <cmocka.h>
 
 typedef struct world {
-    ax_comm *self;
+    ax_comm *self; /* NULL in a dry run */
     ax_ctx *ctx;
     ax_frame *frame;
 } world;
+
+static const ax_grid_size one_rank = {{1}};
 
 static world open_world(const char *device)
 {
     world w;
     OK(ax_comm_self_create(&w.self));
-    OK(ax_ctx_create(w.self, (ax_grid_size){{1}}, device, 1, AX_F32, 1, &w.ctx));
+    OK(ax_ctx_create(w.self, one_rank, device, 1, AX_F32, 1, &w.ctx));
     OK(ax_frame_create(w.ctx, 1 << 16, &w.frame));
+    return w;
+}
+
+/* A world whose frame records. */
+static world open_dry_world(void)
+{
+    world w = {.self = NULL};
+    OK(ax_ctx_create_dry(0, 1, one_rank, AX_F32, NULL, &w.ctx));
+    OK(ax_frame_create(w.ctx, 0, &w.frame));
     return w;
 }
 
@@ -144,7 +155,7 @@ static void use(world *w, int64_t count)
 static void a_forgotten_task_is_recorded_again(void **state)
 {
     (void)state;
-    world w = open_world("dry");
+    world w = open_dry_world();
     ax_frame_plan *plan;
     use(&w, 1000);
     ax_frame_forget(w.frame);
@@ -202,7 +213,7 @@ static void slots_share_what_one_part_uses(void **state)
 {
     (void)state;
     enum { BYTES = N * sizeof(float) };
-    world dry = open_world("dry");
+    world dry = open_dry_world();
     ax_frame_plan *one, *two;
     ax_frame *first, *second;
     void *at[3], *other[3];
@@ -230,7 +241,7 @@ static void slots_share_what_one_part_uses(void **state)
 static void pointers_in_a_table_count_as_uses(void **state)
 {
     (void)state;
-    world w = open_world("dry");
+    world w = open_dry_world();
     void *weights, *memory;
     OK(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
     OK(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
@@ -253,7 +264,7 @@ static void pointers_in_a_table_count_as_uses(void **state)
 static void integer_arguments_are_not_addresses(void **state)
 {
     (void)state;
-    world w = open_world("dry");
+    world w = open_dry_world();
     OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     void *first = new_array(&w), *second = new_array(&w);
     OK(ax_run_dropout(w.ctx->stream, &(ax_dropout_args){.rows = 1,
@@ -271,7 +282,7 @@ static void integer_arguments_are_not_addresses(void **state)
 static void an_operand_uses_every_allocation_that_it_covers(void **state)
 {
     (void)state;
-    world w = open_world("dry");
+    world w = open_dry_world();
     OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     void *first = new_array(&w);
     new_array(&w);
@@ -359,7 +370,7 @@ static void deep_networks_are_planned_quickly(void **state)
     (void)state;
     static const int layers[] = {3, 1000, 50000};
     for (size_t i = 0; i < AX_COUNT(layers); i++) {
-        world w = open_world("dry");
+        world w = open_dry_world();
         ax_frame_plan *plan;
         record_layers(&w, layers[i]);
         clock_t begin = clock();

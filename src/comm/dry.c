@@ -1,0 +1,141 @@
+/* The backend of dry runs: this process acts as one rank, and the other ranks do not exist. The buffers of
+ * collectives and messages are on the device `dry`, which has no memory. So nothing is moved, and the
+ * device's observer (a callback) is told the operands, when an operation is started and in ax_wait. Thereby a
+ * memory plan keeps the buffers allocated in between. */
+#include "axonn/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A work handle, which is used for one operation (collective or message) at a time. */
+typedef struct handle {
+    ax_work work;
+    struct handle *next;
+    bool busy; /* ax_wait has not been called for the handle's operation */
+    ax_device *dev;
+    ax_operand operand[2];
+    int n;
+} handle;
+
+typedef struct dry_comm {
+    ax_comm comm;
+    handle *handles;
+} dry_comm;
+
+static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
+
+static void observe(const handle *h)
+{
+    if (h->dev->observe)
+        h->dev->observe(h->dev->observe_user, h->operand, h->n);
+}
+
+static ax_status dry_end(ax_work *work)
+{
+    handle *h = (handle *)work;
+    observe(h);
+    h->busy = false;
+    return AX_OK;
+}
+
+static bool dry_done(const ax_work *work)
+{
+    (void)work;
+    return true;
+}
+
+/* Finds a handle that is free, or adds one to the communicator's list. */
+static ax_status find_handle(dry_comm *dry, handle **out)
+{
+    for (*out = dry->handles; *out; *out = (*out)->next)
+        if (!(*out)->busy)
+            return AX_OK;
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->next = dry->handles;
+    dry->handles = *out;
+    return AX_OK;
+}
+
+/* Starts an operation on memory of `dev` (NULL: host memory) with at most 2 operands (n). */
+static ax_status start(ax_comm *comm, ax_device *dev, const ax_operand *operand, int n, ax_work **work)
+{
+    handle *h;
+    AX_CHECK(
+        dev, AX_ERR_INTERNAL,
+        "a dry run has no other ranks, so host memory cannot be sent to them or received: use buffers of "
+        "the dry device");
+    AX_TRY(find_handle(dry_of(comm), &h));
+    h->work = (ax_work){.wait = dry_end, .done = dry_done};
+    h->busy = true;
+    h->dev = dev;
+    h->n = n;
+    memcpy(h->operand, operand, (size_t)n * sizeof *operand);
+    observe(h);
+    *work = &h->work;
+    return AX_OK;
+}
+
+static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    ax_operand operand[2];
+    ax_coll_operands(args, comm->size, operand);
+    return start(comm, stream ? stream->dev : NULL, operand, 2, work);
+}
+
+static ax_status dry_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
+{
+    int64_t count = (int64_t)(args->bytes / ax_dtype_size(args->message.dtype));
+    const ax_operand operand = {args->data, count, count, args->message.dtype,
+                                args->sends ? AX_READ : AX_WRITE};
+    return start(comm, args->dev, &operand, 1, work);
+}
+
+static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)
+{
+    (void)comm, (void)color, (void)key, (void)out;
+    return ax_fail(AX_ERR_INTERNAL,
+                   "a dry run has no other ranks, so their colors in a split are unknown: list the "
+                   "ranks of the group (ax_comm_group)");
+}
+
+static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    int rank = 0;
+    while (ranks[rank] != comm->rank)
+        rank++;
+    return ax_comm_dry_create(rank, n, out);
+}
+
+static void dry_abort(ax_comm *comm, ax_status status, const char *message)
+{
+    (void)comm, (void)status, (void)message;
+}
+
+/* Frees also the handles for which ax_wait has not been called because this rank has failed. */
+static void dry_destroy(ax_comm *comm)
+{
+    dry_comm *dry = dry_of(comm);
+    for (handle *next; dry->handles; dry->handles = next) {
+        next = dry->handles->next;
+        free(dry->handles);
+    }
+    free(dry);
+}
+
+ax_status ax_comm_dry_create(int rank, int size, ax_comm **out)
+{
+    static const ax_comm_ops ops = {.name = "dry",
+                                    .run = dry_run,
+                                    .split = dry_split,
+                                    .group = dry_group,
+                                    .abort = dry_abort,
+                                    .message = dry_message,
+                                    .destroy = dry_destroy};
+    dry_comm *dry;
+    *out = NULL;
+    AX_CHECK(rank >= 0 && rank < size, AX_ERR_USAGE, "a dry run of %d ranks has no rank %d", size, rank);
+    AX_TRY(ax_calloc(1, sizeof *dry, &dry));
+    dry->comm = (ax_comm){.ops = &ops, .rank = rank, .size = size, .impl = dry};
+    *out = &dry->comm;
+    return AX_OK;
+}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Finds functions and macros that a header declares and nobody uses. A use is a line of a function in src or examples, a
-# row of a table, or a mention in README.md or docs; a call from a test does not count. Prints file:line of each unused name.
+# row of a table, a mention in README.md or docs, or a macro that pastes the beginning of the name (AX_FIELD_##type); a call
+# from a test does not count. Prints file:line of each unused name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,12 +50,18 @@ FNR == 1 { inside = 0 }
         line = substr(line, RSTART + RLENGTH)
         if (name == own) own = ""
         else used[name] = 1
+        if (line ~ /^ *##/ && name ~ /^AX_[A-Z]+_$/) pasted[name] = 1
     }
+}
+# Whether a macro pastes the beginning of the name.
+function is_pasted(name,   start) {
+    for (start in pasted) if (index(name, start) == 1) return 1
+    return 0
 }
 END {
     for (name in where) {
         names++
-        if (name in used) continue
+        if (name in used || is_pasted(name)) continue
         print where[name] ": nobody uses " name
         unused++
     }

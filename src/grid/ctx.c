@@ -16,19 +16,15 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
 }
 
-/* Creates a context without a grid, and opens its device. */
-static ax_status open_ctx(ax_comm *world, const char *device, const ax_threads *threads, ax_dtype compute,
-                          uint64_t seed, ax_ctx **out)
+/* Fills in a context that has only a world, and opens its device. */
+static ax_status open_ctx(ax_ctx *ctx, const char *device, const ax_threads *threads, ax_dtype compute,
+                          uint64_t seed)
 {
-    ax_ctx *ctx;
-    AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
-    *out = ctx;
-    *ctx = (ax_ctx){.world = world,
-                    .local_rank = threads->binding.local_rank,
-                    .compute = compute,
-                    .accum = ax_dtype_accum(compute),
-                    .seed = seed,
-                    .parallel = ax_parallel_default};
+    ctx->local_rank = threads->binding.local_rank;
+    ctx->compute = compute;
+    ctx->accum = ax_dtype_accum(compute);
+    ctx->seed = seed;
+    ctx->parallel = ax_parallel_default;
     AX_TRY(ax_calloc(1, sizeof *ctx->stream, &ctx->stream));
     AX_TRY(ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev));
     ctx->stream->dev = ctx->dev;
@@ -55,7 +51,9 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
              ax_dtype_name(compute));
     AX_CHECK(!device || strcmp(device, "dry") != 0, AX_ERR_USAGE,
              "device dry has no memory that ranks could exchange: create its context with ax_ctx_create_dry");
-    ax_status status = open_ctx(world, device, threads, compute, seed, out);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->world = world;
+    ax_status status = open_ctx(*out, device, threads, compute, seed);
     return lay_grid(ax_comm_agree(world, status), size, out); /* all ranks create the grid, or none does */
 }
 
@@ -63,14 +61,11 @@ ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype com
                             const ax_parallel *parallel, ax_ctx **out)
 {
     static const ax_threads one = {.count = 1};
-    ax_comm *world;
-    *out = NULL;
-    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
-    ax_status status = open_ctx(world, "dry", &one, compute, 0, out);
-    if (*out)
-        (*out)->owns_world = true;
-    else
-        ax_comm_destroy(&world);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->owns_world = true;
+    ax_status status = ax_comm_dry_create(rank, ranks, &(*out)->world);
+    if (status == AX_OK)
+        status = open_ctx(*out, "dry", &one, compute, 0);
     AX_TRY(lay_grid(status, size, out));
     if (parallel)
         (*out)->parallel = *parallel;

@@ -79,7 +79,7 @@ static void groups_are_dry_too(void **state)
 {
     (void)state;
     const int three[] = {1, 2, 3}, alone[] = {2};
-    ax_comm *world, *group, *one;
+    ax_comm *world, *group, *one, *none;
     ax_work *work;
     double x = 0;
     OK(ax_comm_dry_create(2, 4, &world));
@@ -89,7 +89,7 @@ static void groups_are_dry_too(void **state)
     assert_true(ax_comm_rank(one) == 0 && ax_comm_size(one) == 1);
     FAILS(AX_ERR_INTERNAL, "no other ranks", ax_all_reduce(one, NULL, &x, 1, AX_F64, AX_SUM, &work));
     FAILS(AX_ERR_INTERNAL, "no other ranks", ax_barrier(group));
-    FAILS(AX_ERR_INTERNAL, "ax_comm_group", ax_comm_split(world, 0, 0, &one));
+    FAILS(AX_ERR_INTERNAL, "ax_comm_group", ax_comm_split(world, 0, 0, &none));
     ax_comm_destroy(&one);
     ax_comm_destroy(&group);
     ax_comm_destroy(&world);

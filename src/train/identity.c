@@ -500,7 +500,7 @@ ax_status ax_train_check_same(const ax_train_run *run, const json_t *state)
              run->resume.dir);
     json_t *identity = ax_train_identity(run);
     json_object_del(identity, "base"); /* its members are compared one by one */
-    /* Earlier versions identified the base of an adapter by the checksum of its weights only (tune_of). */
+    /* Earlier versions identified the base of an adapter by the checksum of its weights only. */
     const bool full = run->config->tune.method == AX_CONFIG_FULL;
     bool models = (tuned(saved) == AX_CONFIG_FULL) == full && (full || json_object_get(saved, "base"));
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;

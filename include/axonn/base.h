@@ -182,6 +182,8 @@ AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 /* Writes a file in its place, and syncs it: a crash may leave a part of it. */
 AX_MUST_CHECK ax_status ax_file_write_synced(const char *path, const void *data, size_t size);
+/* Copies the content of the file `from` to `to`, and syncs it: a crash may leave a part of it. */
+AX_MUST_CHECK ax_status ax_file_copy_synced(const char *from, const char *to);
 
 /* Call write(2), pwrite(2) or pread(2) until all bytes are done. AX_ERR_DATA if a call fails, or if the file
  * ends before all bytes are read. `path` is for messages only. */

@@ -229,15 +229,52 @@ ax_status ax_dir_sync(const char *path)
 }
 
 /* Writes and syncs the file `to`. Errors name `path`, the file that the caller knows. */
-static ax_status write_and_sync(const char *to, const char *path, const void *data, size_t size)
+static ax_status create(const char *to, const char *path, int *fd)
 {
-    int fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
-    ax_status status = ax_write_all(fd, data, size, path);
+    *fd = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
+    return AX_OK;
+}
+
+/* Flushes and closes a file after its last write, whose status is `status`. */
+static ax_status sync_and_close(int fd, const char *path, ax_status status)
+{
     if (status == AX_OK && fsync(fd))
         status = ax_fail(AX_ERR_DATA, "cannot flush %s to disk: %s", path, strerror(errno));
     if (close(fd) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "%s could not be written completely: %s", path, strerror(errno));
+    return status;
+}
+
+static ax_status write_and_sync(const char *to, const char *path, const void *data, size_t size)
+{
+    int fd;
+    AX_TRY(create(to, path, &fd));
+    return sync_and_close(fd, path, ax_write_all(fd, data, size, path));
+}
+
+static ax_status copy_bytes(int in, const char *from, int out, const char *to)
+{
+    char bytes[1 << 14];
+    for (;;) {
+        ssize_t n = read(in, bytes, sizeof bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", from, strerror(errno));
+        if (!n)
+            return AX_OK;
+        AX_TRY(ax_write_all(out, bytes, (size_t)n, to));
+    }
+}
+
+ax_status ax_file_copy_synced(const char *from, const char *to)
+{
+    int in, out;
+    AX_TRY(ax_file_open(from, &in));
+    ax_status status = create(to, to, &out);
+    if (status == AX_OK)
+        status = sync_and_close(out, to, copy_bytes(in, from, out, to));
+    close(in);
     return status;
 }
 
@@ -329,9 +366,11 @@ ax_status ax_dir_list(const char *dir, ax_strings *out)
     AX_CHECK(entries, AX_ERR_DATA, "cannot list the directory %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
     const struct dirent *entry;
-    while (status == AX_OK && (entry = readdir(entries)))
+    while (status == AX_OK && (errno = 0, entry = readdir(entries)))
         if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
             status = ax_strings_add(out, "%s", entry->d_name);
+    if (status == AX_OK && errno)
+        status = ax_fail(AX_ERR_DATA, "cannot list the directory %s: %s", dir, strerror(errno));
     closedir(entries);
     ax_strings_sort(out);
     return status;

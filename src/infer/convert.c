@@ -199,11 +199,10 @@ static ax_status write_file(const converter *c, const char *name, const char *da
 
 static ax_status copy_file(const converter *c, const char *from, const char *name)
 {
-    char *data;
-    size_t size;
-    AX_TRY(ax_file_read(from, &data, &size));
-    ax_status status = write_file(c, name, data, size);
-    free(data);
+    char *path;
+    AX_TRY(ax_path_join(c->aside, name, &path));
+    ax_status status = ax_file_copy_synced(from, path);
+    free(path);
     return status;
 }
 

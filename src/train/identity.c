@@ -258,19 +258,21 @@ static void add_new(json_t *saved, const char *key, json_t *value)
         json_object_set_new(saved, key, value);
 }
 
-/* Adds the defaults of the keys that earlier versions did not have. But a key of `idle` may be missing
- * because it had no effect. */
+/* Adds the defaults of the keys that earlier versions did not have. Those of `kept` stay absent: every
+ * version has written them, or left them out only where they had no effect. */
 static void add_defaults(json_t *saved, ax_config_resume first, ax_config_resume last)
 {
-    static const char *const idle[] = {"data.loss", "tune.rank", "tune.alpha"};
+    static const char *const kept[] = {"data.loss",          "data.order", "data.mask_documents",
+                                       "model.seq_len",      "optim.name", "train.seed",
+                                       "train.global_batch", "tune.rank",  "tune.alpha"};
     size_t count;
     const ax_option *options = ax_config_options(&count);
     ax_config defaults = {.set = NULL};
     if (ax_option_set_create(options, count, &defaults, &defaults.set) != AX_OK)
         return;
     json_t *values = values_of(&defaults, first, last);
-    for (size_t i = 0; i < AX_COUNT(idle); i++)
-        json_object_del(values, idle[i]);
+    for (size_t i = 0; i < AX_COUNT(kept); i++)
+        json_object_del(values, kept[i]);
     json_object_update_missing(saved, values);
     json_decref(values);
     ax_config_fini(&defaults);

@@ -26,6 +26,11 @@ typedef struct ax_pipeline_tasks {
 AX_MUST_CHECK ax_status ax_pipeline_create(ax_model *model, int64_t rows, int64_t seq_len,
                                            int64_t micro_batches, bool trains, ax_pipeline **out);
 void ax_pipeline_destroy(ax_pipeline **pipeline);
+/* Gets the communicators of the pipeline, and reserves pinned memory for its messages, unless an earlier call
+ * has. ax_pipeline_begin calls it, since ax_grid_prepare creates the communicators only after the pipeline; a
+ * caller for whom one rank must not fail alone there calls it before, and agrees. Collective along the grid.
+ */
+AX_MUST_CHECK ax_status ax_pipeline_connect(ax_pipeline *pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);

@@ -235,7 +235,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     p->decisions = 0;
     p->given_up = false;
     p->asked = 0;
-    AX_TRY(pipeline_find_groups(p));
+    AX_TRY(ax_pipeline_connect(p));
     for (int w = 0; w < DIRECTIONS; w++)
         p->direction[w].next = p->direction[w].sent = 0;
     for (int64_t i = 0; i < p->stage.slots; i++)

@@ -43,7 +43,7 @@ static int64_t most_messages(const ax_pipeline *p)
     return n;
 }
 
-ax_status pipeline_find_groups(ax_pipeline *p)
+ax_status ax_pipeline_connect(ax_pipeline *p)
 {
     ax_comm *comm;
     ax_grid *grid = p->ctx->grid;

@@ -63,8 +63,5 @@ static inline bool is_last(const ax_pipeline *p) { return p->stage.stage == p->s
 
 /* Returns the bytes of a message's buffer: this rank's part of an activation, in whole cache lines. */
 size_t pipeline_part_bytes(const ax_pipeline *p);
-/* Sets p->comm, p->group and p->copies, and reserves pinned memory for messages. Called at the first step and
- * not at creation, because only by then ax_grid_prepare has created these communicators. */
-AX_MUST_CHECK ax_status pipeline_find_groups(ax_pipeline *p);
 
 #endif

@@ -155,6 +155,14 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
                    : ax_frame_create(g->ctx, 0, &g->frame);
 }
 
+/* Reserves pinned memory for all messages, so that no rank fails alone for lack of it in a later call. */
+static ax_status reserve_messages(ax_generator *g)
+{
+    AX_TRY(ax_param_set_reserve_messages(g->set));
+    AX_TRY(ax_pipeline_connect(g->prompts));
+    return ax_pipeline_connect(g->singles);
+}
+
 static void destroy(ax_generator *g)
 {
     ax_pipeline_destroy(&g->prompts);
@@ -176,7 +184,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};
     ax_status status = build(&g, config);
     if (status == AX_OK)
-        status = ax_param_set_reserve_messages(g.set);
+        status = reserve_messages(&g);
     if (status == AX_OK && !g.capacity)
         status = all_logits(&g, g.host, NULL, NULL);
     if (status == AX_OK && g.capacity)
@@ -247,7 +255,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     if (status == AX_OK)
         status = ax_grid_prepare(ctx->grid, g->axes);
     if (status == AX_OK)
-        status = ax_comm_agree(ctx->world, ax_param_set_reserve_messages(g->set));
+        status = ax_comm_agree(ctx->world, reserve_messages(g));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;

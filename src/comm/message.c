@@ -234,7 +234,8 @@ ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, 
 
 void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
 {
-    comm->reserved -= (size_t)n * bytes;
+    const size_t all = (size_t)n * bytes;
+    comm->reserved -= comm->reserved < all ? comm->reserved : all; /* it is 0 after a disconnect */
     for (carrier **at = &comm->carriers; *at && n > 0;) {
         const carrier *c = *at;
         if (c->reserved && !c->busy && c->dev == dev && c->room == bytes &&

@@ -98,7 +98,10 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     ax_status status = ax_comm_agree(
         ctx->world, ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), &ctx->parallel,
                                         ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
-    AX_TRY(status);
+    if (status != AX_OK) {
+        ax_engine_plan_fini(&plan);
+        return status;
+    }
     char what[96];
     snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time", (long long)batch,
              (long long)shape->seq_len);

@@ -105,13 +105,15 @@ static ax_status begin_text(ax_text *t)
 ax_status ax_text_start(ax_text *t, const int32_t *ids, size_t n, int64_t sample)
 {
     int64_t positions = ax_model_config_positions(&t->model->config);
+    t->finish = AX_FINISH_LENGTH; /* if starting fails, there is no text to continue */
+    t->prompt = t->ids.size;
     AX_CHECK(
         (int64_t)n < positions, AX_ERR_USAGE,
         "a %s of %zu tokens leaves no room in the model's %lld positions for a generated token: shorten it",
         t->options.chat ? "conversation" : "prompt", n, (long long)positions);
     t->most = ax_min((int64_t)n + t->options.max_tokens, positions);
     AX_TRY(make_room(t, ids, n));
-    t->ids.size = 0;
+    t->ids.size = t->prompt = 0;
     AX_TRY(ax_ids_add(&t->ids, ids, n));
     t->prompt = n;
     t->drawn = sample == t->sample ? t->drawn : 0;

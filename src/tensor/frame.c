@@ -95,7 +95,7 @@ ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_fra
 ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out)
 {
     if (!first->planned)
-        return frame_new(first->ctx, first->bytes, NULL, out);
+        return frame_new(first->ctx, first->recording ? 0 : first->bytes, NULL, out);
     ax_frame *frame;
     AX_TRY(ax_calloc(1, sizeof *frame, &frame));
     frame->ctx = first->ctx;

@@ -167,6 +167,7 @@ typedef struct ax_device_ops {
     /* True if the memory of the backend, or of a delegate, is not host memory. Collectives then copy data to
      * the host and back, or use links (direct connections between devices). */
     bool discrete_memory;
+    bool imaginary; /* addresses refer to no memory: nothing is stored (dry) */
 
     /* All members from here on are pointers. NULL members are inherited from the backend `delegate`. */
 

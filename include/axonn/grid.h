@@ -169,6 +169,28 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
 
 /* ---- context ------------------------------------------------------------------------------------- */
 
+/* Where the state of trained matrices lies that only updates read: master weights, if kernels read rounded
+ * copies, and the optimizer's arrays (arXiv 2110.13005, section on the memory optimization). Updates bring it
+ * to the device bucket by bucket, or run where it is. */
+typedef enum ax_offload_place {
+    AX_OFFLOAD_NONE, /* on the device */
+    AX_OFFLOAD_HOST, /* in host memory, pinned for a GPU */
+    AX_OFFLOAD_FILE  /* in an unnamed file, which is gone when the process ends */
+} ax_offload_place;
+typedef enum ax_offload_update {
+    AX_OFFLOAD_AUTO,      /* ON_HOST if the device computes in host memory, else ON_DEVICE */
+    AX_OFFLOAD_ON_DEVICE, /* the device updates; the state passes through it in buckets */
+    AX_OFFLOAD_ON_HOST    /* the host updates, where the state is */
+} ax_offload_update;
+enum { AX_OFFLOAD_BUCKET = 4 << 20 }; /* default number of elements of a bucket */
+typedef struct ax_offload {
+    ax_offload_place optimizer;
+    ax_offload_update update;
+    int64_t bucket;  /* elements, rounded up to a multiple of AX_UPDATE_UNIT; 0: AX_OFFLOAD_BUCKET */
+    const char *dir; /* directory of the file; borrowed. NULL: the current directory */
+    bool discrete;   /* the device's memory is not host memory; set by ax_offload_resolve */
+} ax_offload;
+
 /* How a run is distributed over its grid, and which communication overlaps with computation. The default of
  * each field is 0, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
@@ -180,6 +202,7 @@ typedef struct ax_parallel {
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
     size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
+    ax_offload offload;
     ax_pipe_settings pipe;
 } ax_parallel;
 
@@ -244,26 +267,30 @@ void ax_ctx_destroy(ax_ctx **ctx);
 AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
 void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
 
-/* The classes of a rank's memory: X(ID, name in the log, whether it is host memory). All classes are device
- * memory but PINNED and one buffer in BATCH. */
+/* The classes of a rank's memory: X(ID, name in the log, where it is: DEVICE, HOST, or DISK). One buffer in
+ * BATCH is in host memory. */
 /* clang-format off */
 #define AX_MEMORY(X)                                                                                         \
     /* Master weights, and weights that kernels read without a copy of their own: vectors, frozen weights, */ \
     /* all weights in fp32. */                                                                               \
-    X(WEIGHTS, "weights", false)                                                                             \
+    X(WEIGHTS, "weights", DEVICE)                                                                            \
     /* Weights in the compute dtype beside their master weights; gathered weights (train.weight_cache). */   \
-    X(COPIES, "compute copies", false)                                                                       \
-    X(GRADIENTS, "gradients", false)                                                                         \
-    X(OPTIMIZER, "optimizer", false)                                                                         \
-    X(ACTIVATIONS, "activations", false) /* and saved tensors (ax_frame) */                                  \
+    X(COPIES, "compute copies", DEVICE)                                                                      \
+    X(GRADIENTS, "gradients", DEVICE)                                                                        \
+    X(OPTIMIZER, "optimizer", DEVICE)                                                                        \
+    X(RING, "buckets of offloaded state", DEVICE)                                                            \
+    X(ACTIVATIONS, "activations", DEVICE) /* and saved tensors (ax_frame) */                                 \
     /* Buffers for tokens, targets and positions, for loss and norms, and the tables of sums and updates. */ \
-    X(BATCH, "batch", false)                                                                                 \
-    X(TABLES, "position tables", false)  /* cosines and sines of rotary position embeddings */               \
-    X(MESSAGES, "messages", false)       /* buffers of messages between pipeline stages */                   \
-    X(CACHE, "key/value cache", false)   /* of a generator */                                                \
-    X(WORKSPACE, "kernel scratch", false)                                                                    \
+    X(BATCH, "batch", DEVICE)                                                                                \
+    X(TABLES, "position tables", DEVICE) /* cosines and sines of rotary position embeddings */               \
+    X(MESSAGES, "messages", DEVICE)      /* buffers of messages between pipeline stages */                   \
+    X(CACHE, "key/value cache", DEVICE)  /* of a generator */                                                \
+    X(WORKSPACE, "kernel scratch", DEVICE)                                                                   \
     /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
-    X(PINNED, "pinned messages", true)
+    X(PINNED, "pinned messages", HOST)                                                                       \
+    /* Offloaded state in host memory, and the buffers between its file and a GPU. */                        \
+    X(HOST, "offloaded state", HOST)                                                                         \
+    X(FILE, "offloaded state", DISK)
 /* clang-format on */
 
 typedef enum ax_memory_class {

@@ -253,7 +253,9 @@ enum { AX_STATE_MASTER, AX_STATE_MOMENT, AX_STATE_ARRAYS = AX_STATE_MOMENT + 2 }
 typedef struct ax_param_state {
     ax_dtype dtype;
     int64_t n;  /* number of elements: those of the rank's box in the state layout */
-    void *data; /* device memory; NULL: none on this rank */
+    void *data; /* memory that kernels can use; NULL: none on this rank, or the array is offloaded */
+    struct ax_offload_state *offload; /* what has the array instead of `data`; or NULL */
+    int64_t at;                       /* the array's first element there */
 } ax_param_state;
 
 /* An array of weights. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
@@ -389,7 +391,8 @@ typedef struct ax_param_set {
     int moments;      /* arrays of optimizer state per parameter that is trained */
     ax_memory memory; /* bytes on this rank, by class */
     ax_param_block block[AX_PARAM_BLOCKS];
-    struct ax_param_flow *flow; /* collectives in flight, ax_param_uses, buckets of gradients */
+    struct ax_offload_state *offload; /* offloaded state; NULL: none */
+    struct ax_param_flow *flow;       /* collectives in flight, ax_param_uses, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. moments: number
@@ -440,6 +443,42 @@ AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq
  * if a weight of the parameter is not finite. `sumsq` is device memory, as for ax_param_set_grad_sumsq.
  * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
+
+/* ---- offloaded state -----------------------------------------------------------------------------
+ *
+ * With ax_parallel.offload, the arrays of trained matrices that only updates read are not in device memory.
+ * In their place the elements of all these matrices are numbered through in the order of the set, each matrix
+ * rounded up to AX_UPDATE_UNIT elements, and a bucket is ax_offload.bucket consecutive ones. Where the device
+ * cannot use the state in its place, an update acquires each bucket in ascending order, uses the addresses of
+ * ax_offload_find, and releases the bucket; a bucket on the device has the elements of all arrays. Vectors
+ * stay on the device: kernels read their master weights. */
+
+/* Replaces AX_OFFLOAD_AUTO and the default size of a bucket in *by by their values for backend `device`, and
+ * sets by->discrete. A set does this with the settings of its context; a plan needs it before, because it is
+ * made on the device dry. */
+AX_MUST_CHECK ax_status ax_offload_resolve(const char *device, ax_offload *by);
+/* Returns the number of buckets of a set; 0 if updates use the state in its place, as on the cpu backend, or
+ * if nothing is offloaded. */
+int64_t ax_offload_buckets(const ax_param_set *set);
+/* Returns true if updates use state of p in buckets. */
+bool ax_param_is_bucketed(const ax_param *p);
+/* Returns the last bucket that has state of p or of a parameter before it in the set; -1: none has. */
+int64_t ax_offload_last(const ax_param *p);
+/* The part of a parameter that is in a bucket: elements first … first+n-1 of the rank's box, and the
+ * addresses of its state while the bucket is acquired; NULL: not offloaded. */
+typedef struct ax_offload_part {
+    int64_t first, n;
+    void *state[AX_STATE_ARRAYS];
+} ax_offload_part;
+/* Finds the part of p that is in a bucket. Returns false if there is none. */
+bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out);
+/* ax_offload_begin starts to bring the first buckets, early in a step, so that they come in while kernels of
+ * the step run. ax_offload_acquire orders kernels that are enqueued later on the compute stream after the
+ * arrival of a bucket, and ax_offload_release its way back after the kernels that are enqueued so far. Not
+ * collective. AX_ERR_DATA: the file cannot be read or written. */
+AX_MUST_CHECK ax_status ax_offload_begin(ax_param_set *set);
+AX_MUST_CHECK ax_status ax_offload_acquire(ax_param_set *set, int64_t bucket);
+AX_MUST_CHECK ax_status ax_offload_release(ax_param_set *set, int64_t bucket);
 
 /* How the tasks of a parameter set use its parameters: the order in which each task acquires them, recorded
  * in the task's first run, and how many contributions each gradient gets in a micro-batch. Prefetching

@@ -1,62 +1,147 @@
-/* The updater: builds the table of the arrays to update, one ax_update_array per parameter; keeps the numbers
- * that change from step to step (ax_update_numbers); and runs the updates. */
+/* The updater: builds the table of the arrays to update (ax_update_array), one row per parameter or, if its
+ * state comes in buckets, one per part of it in a bucket; keeps the numbers that change from step to step
+ * (ax_update_numbers); and runs the updates. */
 #include "axonn/optim.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 
+/* Rows of the table that one launch updates, and the parameters that are all-gathered after it. */
+typedef struct launch {
+    int64_t bucket;      /* of offloaded state, to which the rows belong; -1: none */
+    int row, end;        /* rows [row, end) */
+    int param, gathered; /* parameters [param, gathered) */
+} launch;
+
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
-    ax_update_array *table;     /* host memory, [set->n]: addresses of each parameter's arrays */
+    int rows, launches;
+    launch *launch;
+    ax_update_array *table;     /* host memory, [rows]: addresses of the arrays */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
     ax_update_numbers *result; /* in pinned host memory: copy of `numbers` after the newest ax_updater_clip */
     ax_stream_event *clipped;  /* complete when the copy of `numbers` to `result` is */
-    bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 
-static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
+static size_t table_bytes(const ax_updater *u) { return (size_t)u->rows * sizeof *u->array; }
 
 size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u->numbers; }
 
-/* Returns the rounded copy of the master weights, which the update must write too. Returns NULL if there is
- * no copy, because kernels read the master weights themselves. */
-static void *copy_of(const ax_param *p)
+/* ---- table --------------------------------------------------------------------------------------- */
+
+static bool updates(const ax_param *p) { return ax_param_is_owned(p) && !p->frozen; }
+
+static char *element(const ax_tensor *t, int64_t first)
 {
-    return p->rounded.data == p->state[AX_STATE_MASTER].data ? NULL : p->rounded.data;
+    return (char *)t->data + first * (int64_t)ax_dtype_size(t->dtype);
 }
 
-static void fill_table(ax_updater *u)
+/* Appends a row: elements first … first+n-1 of p, whose state is at the addresses state[]. Kernels read the
+ * master weights themselves unless these have an address of their own; then the update writes the copy that
+ * kernels read, too. */
+static void add_row(ax_updater *u, const ax_param *p, int64_t first, int64_t n, void *const *state)
 {
-    int64_t first = 0;
-    for (int i = 0; i < u->set->n; i++) {
-        const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p) || p->frozen) {
-            /* Another pipeline stage updates this parameter; no stage does if it is frozen. */
-            u->table[i] = (ax_update_array){.first = first};
-            continue;
+    const ax_update_array *last = u->rows ? &u->table[u->rows - 1] : NULL;
+    char *read = element(&p->rounded, first);
+    void *master = state[AX_STATE_MASTER] ? state[AX_STATE_MASTER] : read;
+    u->table[u->rows++] =
+        (ax_update_array){.n = n,
+                          .first = last ? last->first + ax_round_up(last->n, AX_UPDATE_UNIT) : 0,
+                          .w = master,
+                          .m = state[AX_STATE_MOMENT],
+                          .v = state[AX_STATE_MOMENT + 1],
+                          .copy = master == read ? NULL : read,
+                          .g = element(&p->grad, first),
+                          .decays = p->decay};
+}
+
+static void add_whole(ax_updater *u, const ax_param *p)
+{
+    void *state[AX_STATE_ARRAYS];
+    for (int k = 0; k < AX_STATE_ARRAYS; k++)
+        state[k] = p->state[k].data;
+    add_row(u, p, 0, p->state[AX_STATE_MASTER].n, state);
+}
+
+/* Begins a launch, which takes the rows and parameters after those of the launch before. */
+static launch *add_launch(ax_updater *u, int64_t bucket)
+{
+    int param = u->launches ? u->launch[u->launches - 1].gathered : 0;
+    launch *l = &u->launch[u->launches++];
+    *l = (launch){.bucket = bucket, .row = u->rows, .end = u->rows, .param = param, .gathered = param};
+    return l;
+}
+
+/* Lists the launches that update state in its place. One launch updates all of it, unless weights are
+ * all-gathered after the update. In that case each launch takes parameters until they have at least 4 Mi
+ * elements in total (the last launch may have fewer), so that the all-gathers that follow one launch overlap
+ * the next launch. Leaves out parameters whose state comes in buckets. */
+static void list_in_place(ax_updater *u, bool gathers)
+{
+    enum { MOST = 4 << 20 }; /* elements */
+    bool buckets = ax_offload_buckets(u->set);
+    for (int i = 0; i < u->set->n;) {
+        launch *l = add_launch(u, -1);
+        for (int64_t n = 0; i < u->set->n && (buckets || !gathers || n < MOST); i++) {
+            const ax_param *p = u->set->param[i];
+            if (!updates(p) || ax_param_is_bucketed(p))
+                continue;
+            add_whole(u, p);
+            n += u->table[u->rows - 1].n;
         }
-        u->table[i] = (ax_update_array){.n = p->state[AX_STATE_MASTER].n,
-                                        .first = first,
-                                        .w = p->state[AX_STATE_MASTER].data,
-                                        .m = p->state[AX_STATE_MOMENT].data,
-                                        .v = p->state[AX_STATE_MOMENT + 1].data,
-                                        .copy = copy_of(p),
-                                        .g = p->grad.data,
-                                        .decays = p->decay};
-        first += ax_round_up(u->table[i].n, AX_UPDATE_UNIT);
-        u->gathers = u->gathers ||
-                     !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
+        l->end = u->rows;
+        while (l->gathered < i && ax_offload_last(u->set->param[l->gathered]) < 0)
+            l->gathered++;
     }
+}
+
+/* Lists the launches that update state bucket by bucket. A parameter is all-gathered after the bucket with
+ * the last elements of the parameters up to it, so that all ranks gather in the same order. */
+static void list_buckets(ax_updater *u)
+{
+    int64_t buckets = ax_offload_buckets(u->set);
+    ax_offload_part part;
+    for (int64_t b = 0; b < buckets; b++) {
+        launch *l = add_launch(u, b);
+        for (int i = 0; i < u->set->n; i++)
+            if (ax_offload_find(u->set->param[i], b, &part))
+                add_row(u, u->set->param[i], part.first, part.n, part.state);
+        l->end = u->rows;
+        while (l->gathered < u->set->n && ax_offload_last(u->set->param[l->gathered]) <= b)
+            l->gathered++;
+    }
+}
+
+/* Returns true if weights are all-gathered after updates. */
+static bool gathers(const ax_param_set *set)
+{
+    for (int i = 0; i < set->n; i++) {
+        const ax_param *p = set->param[i];
+        if (updates(p) && !ax_layout_equal(set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim))
+            return true;
+    }
+    return false;
+}
+
+/* Makes the table and the list of launches. A bucket has a row for each parameter that begins in it, and one
+ * for the parameter before. */
+static ax_status list_launches(ax_updater *u)
+{
+    size_t most = (size_t)(2 * u->set->n + ax_offload_buckets(u->set) + 1);
+    AX_TRY(ax_calloc(most, sizeof *u->table, &u->table));
+    AX_TRY(ax_calloc(most, sizeof *u->launch, &u->launch));
+    list_in_place(u, gathers(u->set));
+    list_buckets(u);
+    return AX_OK;
 }
 
 static ax_status build(ax_updater *u)
 {
     ax_ctx *ctx = u->set->ctx;
-    AX_TRY(ax_calloc((size_t)u->set->n, sizeof *u->table, &u->table));
-    fill_table(u);
+    AX_TRY(list_launches(u));
     AX_TRY(ax_ctx_alloc(ctx, table_bytes(u), (void **)&u->array));
     AX_TRY(ax_copy_in(ctx->stream, u->array, u->table, table_bytes(u)));
     AX_TRY(ax_ctx_alloc(ctx, sizeof *u->numbers, (void **)&u->numbers));
@@ -92,6 +177,7 @@ void ax_updater_destroy(ax_updater **updater)
     ax_ctx_free(u->set->ctx, u->numbers, sizeof *u->numbers);
     ax_pinned_free(u->set->ctx->dev, u->result, sizeof *u->result);
     ax_stream_event_destroy(&u->clipped);
+    free(u->launch);
     free(u->table);
     free(u);
     *updater = NULL;
@@ -125,42 +211,36 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
     return AX_OK;
 }
 
-/* Returns `end` such that one launch updates the parameters [from, end). One launch updates all of them,
- * unless weights are all-gathered after the update. In that case each launch takes parameters until they have
- * at least 4 Mi elements in total (the last launch may have fewer). So the all-gathers that follow one launch
- * overlap the next launch. */
-static int launch_end(const ax_updater *u, int from)
+static ax_status update(ax_updater *u, const ax_hyper *h, const launch *l)
 {
-    enum { MOST = 4 << 20 }; /* elements */
-    int64_t n = 0;
-    int i = from;
-    while (i < u->set->n && (!u->gathers || n < MOST))
-        n += u->table[i++].n;
-    return i;
-}
-
-static ax_status update(ax_updater *u, const ax_hyper *h, int from, int end)
-{
-    const ax_param_set *set = u->set;
-    ax_update_args args = {.arrays = end - from,
+    ax_update_args args = {.arrays = l->end - l->row,
                            .beta1 = h->beta1,
                            .beta2 = h->beta2,
                            .eps = h->eps,
                            .momentum = h->momentum,
                            .decay = h->weight_decay,
-                           .array = u->array + from,
-                           .table = u->table + from,
+                           .array = u->array + l->row,
+                           .table = u->table + l->row,
                            .numbers = u->numbers,
-                           .dtype = set->ctx->accum,
-                           .copy_dtype = set->ctx->compute};
-    for (int i = from; i < end; i++) {
+                           .dtype = u->set->ctx->accum,
+                           .copy_dtype = u->set->ctx->compute};
+    for (int i = l->row; i < l->end; i++) {
         args.n += u->table[i].n;
         args.copied += u->table[i].copy ? u->table[i].n : 0;
     }
-    AX_TRY(u->optim->update(set->ctx->stream, &args));
-    for (int i = from; i < end; i++)
-        if (!set->param[i]->frozen)
-            AX_TRY(ax_param_all_gather(set->param[i]));
+    return args.n ? u->optim->update(u->set->ctx->stream, &args) : AX_OK;
+}
+
+static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l)
+{
+    if (l->bucket >= 0)
+        AX_TRY(ax_offload_acquire(u->set, l->bucket));
+    AX_TRY(update(u, h, l));
+    if (l->bucket >= 0)
+        AX_TRY(ax_offload_release(u->set, l->bucket));
+    for (int i = l->param; i < l->gathered; i++)
+        if (!u->set->param[i]->frozen)
+            AX_TRY(ax_param_all_gather(u->set->param[i]));
     return AX_OK;
 }
 
@@ -170,9 +250,7 @@ ax_status ax_updater_step(ax_updater *u, const ax_hyper *h)
                              .correction1 = 1 - pow(h->beta1, (double)h->step),
                              .correction2 = 1 - pow(h->beta2, (double)h->step)};
     AX_TRY(ax_copy_in(u->set->ctx->stream, u->numbers, &now, offsetof(ax_update_numbers, grad_scale)));
-    for (int from = 0, end; from < u->set->n; from = end) {
-        end = launch_end(u, from);
-        AX_TRY(update(u, h, from, end));
-    }
+    for (int i = 0; i < u->launches; i++)
+        AX_TRY(run_launch(u, h, &u->launch[i]));
     return AX_OK;
 }

@@ -6,6 +6,7 @@
  *   param.c         declaration and layouts
  *   param_set.c     memory
  *   param_state.c   state: master weights and the optimizer's arrays; initial values
+ *   offload.c       state in host memory or in a file, and its way to the device
  *   param_sums.c    sums of squares of gradients and weights
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
  *   param_grad.c    accumulation and reduction of gradients
@@ -48,6 +49,7 @@ typedef struct ax_param_live {
                            the padding of its reduce-scatter */
     int now;            /* number of contributions that were added in this micro-batch */
     int bucket;         /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
+    int64_t offloaded;  /* where the parameter's state begins among the elements of offloaded state */
 } ax_param_live;
 
 /* A bucket: parameters whose accumulated gradients are adjacent in memory and are reduced by one all-reduce,

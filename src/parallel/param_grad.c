@@ -442,6 +442,7 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
         set->flow->bucket[i].missing = set->flow->bucket[i].n;
     }
     set->flow->last = set->flow->synced = false;
+    AX_TRY(ax_offload_begin(set));
     return zero_vectors(set);
 }
 

@@ -1,5 +1,5 @@
 /* The memory of a model's parameters. */
-#include "parallel/param.h"
+#include "parallel/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +56,9 @@ static void allocate_state(cursor *c, ax_param *p)
 {
     int first = ax_param_rounds(p) ? AX_STATE_MASTER : AX_STATE_MOMENT;
     for (int i = first; i < AX_STATE_MOMENT + c->set->moments; i++)
-        allocate(c, i == AX_STATE_MASTER ? AX_MEMORY_WEIGHTS : AX_MEMORY_OPTIMIZER,
-                 ax_param_wire_room(c->ctx, p, &p->rounded), p->state[i].dtype, &p->state[i].data);
+        if (!ax_offload_has(p))
+            allocate(c, i == AX_STATE_MASTER ? AX_MEMORY_WEIGHTS : AX_MEMORY_OPTIMIZER, p->state[i].n,
+                     p->state[i].dtype, &p->state[i].data);
 }
 
 /* Allocates p's place in the weight cache if *budget, the bytes that the cache has left, is enough for p and
@@ -237,7 +238,11 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int m
     if (status == AX_OK)
         status = make_flow(set);
     if (status == AX_OK)
+        status = ax_offload_lay_out(set);
+    if (status == AX_OK)
         status = allocate_blocks(set);
+    if (status == AX_OK)
+        status = ax_offload_make(set);
     if (status == AX_OK)
         status = clear(set);
     if (status == AX_OK)
@@ -261,7 +266,7 @@ static void detach(ax_param *p)
     (void)ignored;
     p->rest.data = p->rounded.data = p->sum.data = p->grad.data = NULL;
     for (int i = 0; i < AX_STATE_ARRAYS; i++)
-        p->state[i].data = NULL;
+        p->state[i] = (ax_param_state){.dtype = p->state[i].dtype};
     p->set = NULL;
     p->live = NULL;
 }
@@ -274,6 +279,7 @@ void ax_param_set_destroy(ax_param_set **set)
     for (int i = 0; i < s->n; i++)
         if (s->param[i]->set == s)
             detach(s->param[i]);
+    ax_offload_free(s);
     for (int i = 0; i < AX_PARAM_BLOCKS; i++)
         ax_ctx_free(s->ctx, s->block[i].data, s->block[i].bytes);
     if (s->flow) {

@@ -1,6 +1,6 @@
 /* The state of a parameter: its master weights and the arrays of the optimizer, as far as this rank has them.
  * Read param.h first. */
-#include "parallel/param.h"
+#include "parallel/offload.h"
 
 #include "axonn/philox.h"
 
@@ -13,25 +13,53 @@ static void *element(const ax_param_state *s, int64_t first)
 
 ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, void *host)
 {
-    return ax_copy_out(ctx->stream, host, element(s, first), (size_t)n * ax_dtype_size(s->dtype));
+    return s->offload
+               ? ax_offload_move(s, false, first, n, host)
+               : ax_copy_out(ctx->stream, host, element(s, first), (size_t)n * ax_dtype_size(s->dtype));
 }
 
 ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n,
                                const void *host)
 {
-    return ax_copy_in(ctx->stream, element(s, first), host, (size_t)n * ax_dtype_size(s->dtype));
+    return s->offload ? ax_offload_move(s, true, first, n, (void *)(uintptr_t)host) /* only read */
+                      : ax_copy_in(ctx->stream, element(s, first), host, (size_t)n * ax_dtype_size(s->dtype));
+}
+
+/* Returns the number of elements of an array that a kernel can access at once. */
+static int64_t piece_of(const ax_param_state *s)
+{
+    return s->offload ? ax_offload_piece(s) : ax_max(s->n, 1);
+}
+
+/* Return the address at which kernels can write elements first … of an array, and, after the kernels, store
+ * what they have written. */
+static void *piece_begin(const ax_param_state *s, int64_t first)
+{
+    return s->offload ? ax_offload_room(s) : element(s, first);
+}
+
+static ax_status piece_end(const ax_param_state *s, int64_t first, int64_t n)
+{
+    return s->offload ? ax_offload_put(s, first, n) : AX_OK;
 }
 
 static ax_status fill(ax_ctx *ctx, const ax_param_state *s, double value)
 {
-    ax_fill_args args = {.n = s->n, .value = value, .y = s->data, .dtype = s->dtype};
-    return s->data && s->n ? ax_run_fill(ctx->stream, &args) : AX_OK;
+    for (int64_t first = 0, n; first < s->n; first += n) {
+        n = ax_min(piece_of(s), s->n - first);
+        ax_fill_args args = {.n = n, .value = value, .y = piece_begin(s, first), .dtype = s->dtype};
+        AX_TRY(ax_run_fill(ctx->stream, &args));
+        AX_TRY(piece_end(s, first, n));
+    }
+    return AX_OK;
 }
 
+/* Offloaded arrays are zero when they are made. */
 ax_status ax_param_state_clear(ax_ctx *ctx, const ax_param *p)
 {
     for (int i = AX_STATE_MOMENT; i < AX_STATE_ARRAYS; i++)
-        AX_TRY(fill(ctx, &p->state[i], 0));
+        if (p->state[i].data)
+            AX_TRY(fill(ctx, &p->state[i], 0));
     return AX_OK;
 }
 
@@ -47,30 +75,82 @@ bool ax_param_rounds(const ax_param *p) { return p->state[AX_STATE_MASTER].dtype
 ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
 {
     const ax_param_state *s = &p->state[AX_STATE_MASTER];
-    return ax_param_rounds(p) && ax_param_is_owned(p)
-               ? convert(ctx, s->n, s->dtype, s->data, p->rounded.dtype, p->rounded.data)
-               : AX_OK;
+    const ax_tensor *to = &p->rounded;
+    if (!ax_param_rounds(p) || !ax_param_is_owned(p))
+        return AX_OK;
+    for (int64_t first = 0, n; first < s->n; first += n) {
+        n = ax_min(piece_of(s), s->n - first);
+        void *from = element(s, first);
+        if (s->offload)
+            AX_TRY(ax_offload_fetch(s, first, n, &from));
+        AX_TRY(convert(ctx, n, s->dtype, from, to->dtype,
+                       (char *)to->data + first * (int64_t)ax_dtype_size(to->dtype)));
+    }
+    return AX_OK;
 }
 
 /* ---- initial values ------------------------------------------------------------------------------ */
 
-/* Draws normal random numbers for this rank's box of the master weights into y. */
-static ax_status draw_box(ax_ctx *ctx, const ax_param *p, ax_dtype dtype, void *y)
+/* Describes this rank's box of the master weights, without a target. Leading dims that a parameter does not
+ * have are 1. */
+static void describe_box(const ax_ctx *ctx, const ax_param *p, ax_init_normal_args *args)
 {
     const ax_tensor *t = &p->rounded;
     ax_box box = ax_tensor_box(ctx->grid, t, ax_grid_rank(ctx->grid));
-    ax_init_normal_args args = {.extent = {1, 1, 1, 1},
-                                .n = {1, 1, 1, 1},
-                                .key = ax_rng_key(ctx->seed, p->name, 0),
-                                .std = p->init_std,
-                                .y = y,
-                                .dtype = dtype};
+    *args = (ax_init_normal_args){.extent = {1, 1, 1, 1},
+                                  .n = {1, 1, 1, 1},
+                                  .key = ax_rng_key(ctx->seed, p->name, 0),
+                                  .std = p->init_std};
     for (int d = 0, at = AX_MAX_DIMS - t->ndim; d < t->ndim; d++, at++) {
-        args.extent[at] = t->dim[d];
-        args.lo[at] = box.lo[d];
-        args.n[at] = box.n[d];
+        args->extent[at] = t->dim[d];
+        args->lo[at] = box.lo[d];
+        args->n[at] = box.n[d];
     }
+}
+
+/* Draws normal random numbers for this rank's box of the master weights into y. */
+static ax_status draw_box(ax_ctx *ctx, const ax_param *p, ax_dtype dtype, void *y)
+{
+    ax_init_normal_args args;
+    describe_box(ctx, p, &args);
+    args.y = y;
+    args.dtype = dtype;
     return p->state[AX_STATE_MASTER].n ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
+}
+
+/* Draws n elements of the rank's box from element `first` on, all in one row, or all of some rows, which the
+ * box has one after the other. The rows are those of the last two dims. */
+static ax_status draw_piece(ax_ctx *ctx, const ax_param *p, int64_t first, int64_t rows, int64_t cols)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    ax_init_normal_args args;
+    describe_box(ctx, p, &args);
+    int64_t at = first;
+    for (int d = 3; d >= 0; d--) {
+        args.lo[d] += at % args.n[d];
+        at /= args.n[d];
+        args.n[d] = d == 3 ? cols : d == 2 ? rows : 1;
+    }
+    args.y = piece_begin(s, first);
+    args.dtype = s->dtype;
+    AX_TRY(ax_run_init_normal(ctx->stream, &args));
+    return piece_end(s, first, rows * cols);
+}
+
+/* Draws offloaded weights piece by piece. */
+static ax_status draw_pieces(ax_ctx *ctx, const ax_param *p)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    ax_init_normal_args box;
+    describe_box(ctx, p, &box);
+    const int64_t piece = piece_of(s), cols = box.n[3], whole = cols <= piece ? piece / cols : 0;
+    for (int64_t first = 0, n; first < s->n; first += n) {
+        int64_t row = first / cols % box.n[2], rows = whole ? ax_min(whole, box.n[2] - row) : 1,
+                part = whole ? cols : ax_min(piece, cols - first % cols);
+        n = rows * part;
+        AX_TRY(draw_piece(ctx, p, first, rows, part));
+    }
+    return AX_OK;
 }
 
 /* Draws the initial weights of a parameter. Weights that are not trained may be stored in 16 bits; they are
@@ -79,6 +159,8 @@ static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     const ax_param_state *s = &p->state[AX_STATE_MASTER];
     void *wide;
+    if (s->offload)
+        return draw_pieces(ctx, p);
     if (s->dtype == ctx->accum)
         return draw_box(ctx, p, s->dtype, s->data);
     size_t bytes = (size_t)s->n * ax_dtype_size(ctx->accum) + 1;

@@ -18,21 +18,19 @@ static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
     return counts ? p->state[AX_STATE_MASTER].n : 0;
 }
 
-/* Fills in a table with an entry for each parameter. Entries of the accumulation dtype come first, because a
- * kernel call takes arrays of one dtype: weights that are not trained may have the dtype of `compute`. */
+/* Fills in a table with an entry for each parameter: of its gradient, or of its weights as kernels read them.
+ * Entries of the accumulation dtype come first, because a kernel call takes arrays of one dtype. */
 static void fill_table(const ax_param_set *set, bool grads, ax_param_sums *s)
 {
     int64_t at = 0, first = 0;
     for (int narrow = 0; narrow < 2; narrow++) {
         for (int64_t i = 0; i < set->n; i++) {
             const ax_param *p = set->param[i];
-            const ax_param_state *master = &p->state[AX_STATE_MASTER];
-            if ((!grads && master->dtype != set->ctx->accum) != narrow)
+            const ax_tensor *t = grads ? &p->grad : &p->rounded;
+            if ((t->dtype != set->ctx->accum) != narrow)
                 continue;
-            s->table[at] = (ax_sumsq_array){.x = grads ? p->grad.data : master->data,
-                                            .n = counted(set, grads, i),
-                                            .first = first,
-                                            .to = i};
+            s->table[at] =
+                (ax_sumsq_array){.x = t->data, .n = counted(set, grads, i), .first = first, .to = i};
             first += ax_ceil_div(s->table[at++].n, AX_SUMSQ_CHUNK);
         }
         s->end[narrow] = at;

@@ -14,7 +14,11 @@ static ax_parallel parallel_of(const ax_config *config)
         .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
                  .slack = config->pipe.slack,
                  .postpone = config->pipe.postpone,
-                 .chunks = (int)config->pipe.chunks}};
+                 .chunks = (int)config->pipe.chunks},
+        .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
+                    .update = (ax_offload_update)config->offload.update,
+                    .bucket = config->offload.bucket,
+                    .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;
     for (int i = 0; ax_strategy_at(i); i++)
@@ -33,6 +37,7 @@ ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
     plan->compute = ax_config_dtype(run->config->train.precision);
     ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
                          run->config->train.global_batch};
+    AX_TRY(ax_offload_resolve(run->config->device, &plan->parallel.offload));
     return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));
 }
 

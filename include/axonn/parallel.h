@@ -465,17 +465,24 @@ bool ax_param_is_bucketed(const ax_param *p);
 /* Returns the last bucket that has state of p or of a parameter before it in the set; -1: none has. */
 int64_t ax_offload_last(const ax_param *p);
 /* The part of a parameter that is in a bucket: elements first … first+n-1 of the rank's box, and the
- * addresses of its state while the bucket is acquired; NULL: not offloaded. */
+ * addresses of their state (NULL: not offloaded), gradients and weights for the device that updates, while
+ * the bucket is acquired. */
 typedef struct ax_offload_part {
     int64_t first, n;
     void *state[AX_STATE_ARRAYS];
+    void *grad;    /* only read */
+    void *weights; /* as kernels read them */
 } ax_offload_part;
+/* Returns the stream for kernels that update buckets: that of a cpu device if the host updates for a device
+ * with memory of its own, else the compute stream. */
+ax_stream *ax_offload_stream(const ax_param_set *set);
 /* Finds the part of p that is in a bucket. Returns false if there is none. */
 bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out);
 /* ax_offload_begin starts to bring the first buckets, early in a step, so that they come in while kernels of
- * the step run. ax_offload_acquire orders kernels that are enqueued later on the compute stream after the
- * arrival of a bucket, and ax_offload_release its way back after the kernels that are enqueued so far. Not
- * collective. AX_ERR_DATA: the file cannot be read or written. */
+ * the step run. ax_offload_acquire orders kernels that are enqueued later on ax_offload_stream after the
+ * arrival of a bucket, and ax_offload_release its way back after the kernels that are enqueued so far;
+ * kernels that are enqueued later on the compute stream read the new weights. Not collective. AX_ERR_DATA:
+ * the file cannot be read or written. */
 AX_MUST_CHECK ax_status ax_offload_begin(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_offload_acquire(ax_param_set *set, int64_t bucket);
 AX_MUST_CHECK ax_status ax_offload_release(ax_param_set *set, int64_t bucket);

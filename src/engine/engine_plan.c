@@ -74,6 +74,16 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     return AX_OK;
 }
 
+/* Adds the scratch memory of the cpu device that updates for a device with memory of its own. */
+static ax_status plan_host_update(const ax_offload *by, int threads, ax_memory *memory)
+{
+    size_t scratch = 0;
+    if (by->optimizer != AX_OFFLOAD_NONE && by->update == AX_OFFLOAD_ON_HOST && by->discrete)
+        AX_TRY(ax_device_workspace("cpu", threads, &scratch));
+    memory->bytes[AX_MEMORY_HOST] += scratch;
+    return AX_OK;
+}
+
 ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *world, ax_grid_size grid,
                               const ax_parallel *parallel, const char *device, int threads, ax_dtype compute,
                               ax_engine_plan *out)
@@ -81,7 +91,9 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *w
     *out = (ax_engine_plan){0};
     ax_ctx *dry;
     ax_engine *engine = NULL;
-    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, parallel, &dry));
+    ax_parallel mine = parallel ? *parallel : ax_parallel_default;
+    AX_TRY(ax_offload_resolve(device, &mine.offload));
+    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
     ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = dry_run(engine, out);
@@ -89,6 +101,8 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *w
         status = ax_grid_used(dry->grid, &out->axes);
     if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.bytes[AX_MEMORY_WORKSPACE]);
+    if (status == AX_OK)
+        status = plan_host_update(&mine.offload, threads, &out->memory);
     if (status == AX_OK)
         status = ax_memory_find_pinned(dry->grid, device, &out->memory.bytes[AX_MEMORY_PINNED]);
     ax_engine_destroy(&engine);

@@ -24,6 +24,7 @@ struct ax_updater {
     ax_update_numbers *numbers; /* in device memory */
     ax_update_numbers *result; /* in pinned host memory: copy of `numbers` after the newest ax_updater_clip */
     ax_stream_event *clipped;  /* complete when the copy of `numbers` to `result` is */
+    ax_update_numbers on_host; /* `numbers` for updates on another device than the context's */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->rows * sizeof *u->array; }
@@ -34,36 +35,30 @@ size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u
 
 static bool updates(const ax_param *p) { return ax_param_is_owned(p) && !p->frozen; }
 
-static char *element(const ax_tensor *t, int64_t first)
-{
-    return (char *)t->data + first * (int64_t)ax_dtype_size(t->dtype);
-}
-
-/* Appends a row: elements first … first+n-1 of p, whose state is at the addresses state[]. Kernels read the
- * master weights themselves unless these have an address of their own; then the update writes the copy that
- * kernels read, too. */
-static void add_row(ax_updater *u, const ax_param *p, int64_t first, int64_t n, void *const *state)
+/* Appends a row for a part of p. Kernels read the master weights themselves unless these have an address of
+ * their own; then the update writes the copy that kernels read, too. */
+static void add_row(ax_updater *u, const ax_param *p, const ax_offload_part *part)
 {
     const ax_update_array *last = u->rows ? &u->table[u->rows - 1] : NULL;
-    char *read = element(&p->rounded, first);
-    void *master = state[AX_STATE_MASTER] ? state[AX_STATE_MASTER] : read;
+    void *master = part->state[AX_STATE_MASTER] ? part->state[AX_STATE_MASTER] : part->weights;
     u->table[u->rows++] =
-        (ax_update_array){.n = n,
+        (ax_update_array){.n = part->n,
                           .first = last ? last->first + ax_round_up(last->n, AX_UPDATE_UNIT) : 0,
                           .w = master,
-                          .m = state[AX_STATE_MOMENT],
-                          .v = state[AX_STATE_MOMENT + 1],
-                          .copy = master == read ? NULL : read,
-                          .g = element(&p->grad, first),
+                          .m = part->state[AX_STATE_MOMENT],
+                          .v = part->state[AX_STATE_MOMENT + 1],
+                          .copy = master == part->weights ? NULL : part->weights,
+                          .g = part->grad,
                           .decays = p->decay};
 }
 
 static void add_whole(ax_updater *u, const ax_param *p)
 {
-    void *state[AX_STATE_ARRAYS];
+    ax_offload_part whole = {
+        .n = p->state[AX_STATE_MASTER].n, .grad = p->grad.data, .weights = p->rounded.data};
     for (int k = 0; k < AX_STATE_ARRAYS; k++)
-        state[k] = p->state[k].data;
-    add_row(u, p, 0, p->state[AX_STATE_MASTER].n, state);
+        whole.state[k] = p->state[k].data;
+    add_row(u, p, &whole);
 }
 
 /* Begins a launch, which takes the rows and parameters after those of the launch before. */
@@ -108,7 +103,7 @@ static void list_buckets(ax_updater *u)
         launch *l = add_launch(u, b);
         for (int i = 0; i < u->set->n; i++)
             if (ax_offload_find(u->set->param[i], b, &part))
-                add_row(u, u->set->param[i], part.first, part.n, part.state);
+                add_row(u, u->set->param[i], &part);
         l->end = u->rows;
         while (l->gathered < u->set->n && ax_offload_last(u->set->param[l->gathered]) <= b)
             l->gathered++;
@@ -224,11 +219,16 @@ static ax_status update(ax_updater *u, const ax_hyper *h, const launch *l)
                            .numbers = u->numbers,
                            .dtype = u->set->ctx->accum,
                            .copy_dtype = u->set->ctx->compute};
+    ax_stream *stream = l->bucket < 0 ? u->set->ctx->stream : ax_offload_stream(u->set);
+    if (stream->dev != u->set->ctx->dev) {
+        args.array = args.table;
+        args.numbers = &u->on_host;
+    }
     for (int i = l->row; i < l->end; i++) {
         args.n += u->table[i].n;
         args.copied += u->table[i].copy ? u->table[i].n : 0;
     }
-    return args.n ? u->optim->update(u->set->ctx->stream, &args) : AX_OK;
+    return args.n ? u->optim->update(stream, &args) : AX_OK;
 }
 
 static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l)
@@ -250,6 +250,12 @@ ax_status ax_updater_step(ax_updater *u, const ax_hyper *h)
                              .correction1 = 1 - pow(h->beta1, (double)h->step),
                              .correction2 = 1 - pow(h->beta2, (double)h->step)};
     AX_TRY(ax_copy_in(u->set->ctx->stream, u->numbers, &now, offsetof(ax_update_numbers, grad_scale)));
+    if (ax_offload_stream(u->set)->dev != u->set->ctx->dev) {
+        AX_TRY(ax_updater_result(u, &u->on_host));
+        u->on_host.lr = now.lr;
+        u->on_host.correction1 = now.correction1;
+        u->on_host.correction2 = now.correction2;
+    }
     for (int i = 0; i < u->launches; i++)
         AX_TRY(run_launch(u, h, &u->launch[i]));
     return AX_OK;

@@ -1,10 +1,11 @@
 /* Offloaded state: the order of the matrices in the store, and the ring of buckets through which the state
- * passes to the device and back (arXiv 2110.13005, section on the memory optimization). Read offload.h first.
+ * passes to the device that updates, and back (arXiv 2110.13005, section on the memory optimization). Read
+ * offload.h first.
  *
  * A bucket waits for nothing but what it needs: its copy to the device for the bucket that was in its slot
  * before, its update for its copy, its copy back for its update. Copies run on the device's copy streams, and
- * the file's thread reads and writes while kernels run. Between file and device the host starts each step of
- * a bucket, as soon as it comes by after the step before. */
+ * the file's thread reads and writes while kernels run. Between file and GPU the host starts each step of a
+ * bucket, as soon as it comes by after the step before. */
 #include "parallel/offload.h"
 
 #include <stdlib.h>
@@ -21,6 +22,11 @@ ax_status ax_offload_resolve(const char *device, ax_offload *by)
     return AX_OK;
 }
 
+static char *element(const ax_tensor *t, int64_t first)
+{
+    return (char *)t->data + first * (int64_t)ax_dtype_size(t->dtype);
+}
+
 /* ---- order --------------------------------------------------------------------------------------- */
 
 bool ax_offload_has(const ax_param *p)
@@ -33,30 +39,40 @@ bool ax_offload_has(const ax_param *p)
  */
 static int first_array(const ax_param *p) { return ax_param_rounds(p) ? AX_STATE_MASTER : AX_STATE_MOMENT; }
 
-ax_status ax_offload_lay_out(ax_param_set *set)
+static ax_status create_state(ax_param_set *set)
 {
     struct ax_offload_state *o;
-    ax_offload by = set->ctx->parallel.offload;
-    if (by.optimizer == AX_OFFLOAD_NONE || set->moments < 0)
-        return AX_OK;
-    AX_TRY(ax_calloc(1, sizeof *o, &set->offload));
-    o = set->offload;
+    AX_TRY(ax_calloc(1, sizeof *o, &o));
+    set->offload = o;
     o->ctx = set->ctx;
-    if (by.update == AX_OFFLOAD_AUTO)
-        AX_TRY(ax_offload_resolve(set->ctx->dev->ops.name, &by));
-    o->by = by;
     o->dtype = set->ctx->accum;
+    o->by = set->ctx->parallel.offload;
+    /* A plan, made on the device dry, has resolved what follows from the device of the real run. */
+    bool planned = set->ctx->dev->ops.imaginary && o->by.update != AX_OFFLOAD_AUTO;
+    return planned ? AX_OK : ax_offload_resolve(set->ctx->dev->ops.name, &o->by);
+}
+
+ax_status ax_offload_lay_out(ax_param_set *set)
+{
+    if (set->ctx->parallel.offload.optimizer == AX_OFFLOAD_NONE || set->moments < 0)
+        return AX_OK;
+    AX_TRY(create_state(set));
+    struct ax_offload_state *o = set->offload;
+    const int end = AX_STATE_MOMENT + set->moments;
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
         p->live->offloaded = o->elements;
         if (!ax_offload_has(p))
             continue;
         o->first = first_array(p);
-        for (int k = o->first; k < AX_STATE_MOMENT + set->moments; k++)
+        o->arrays = end - o->first;
+        o->grad_size = ax_dtype_size(p->grad.dtype);
+        o->weight_size = ax_dtype_size(p->rounded.dtype);
+        for (int k = o->first; k < end; k++)
             p->state[k].offload = o;
-        o->elements += ax_round_up(p->state[AX_STATE_MASTER].n, AX_UPDATE_UNIT);
+        /* With the padding of collectives, matrices begin alike on all ranks that gather them together. */
+        o->elements += ax_round_up(ax_param_wire_room(set->ctx, p, &p->rounded), AX_UPDATE_UNIT);
     }
-    o->arrays = o->elements ? AX_STATE_MOMENT + set->moments - o->first : 0;
     for (int i = 0; i < set->n; i++)
         for (int k = 0; k < AX_STATE_ARRAYS; k++)
             if (set->param[i]->state[k].offload)
@@ -68,38 +84,66 @@ ax_status ax_offload_lay_out(ax_param_set *set)
 
 static size_t size_of(const struct ax_offload_state *o) { return ax_dtype_size(o->dtype); }
 
-static size_t slot_bytes(const struct ax_offload_state *o)
+/* Returns true if a cpu device updates for a device with memory of its own. */
+static bool is_remote(const struct ax_offload_state *o)
 {
-    return (size_t)(o->arrays * o->bucket) * size_of(o);
+    return o->by.update == AX_OFFLOAD_ON_HOST && o->by.discrete;
 }
 
-/* Returns true if the file's thread cannot access the memory of the device. */
-static bool stages(const struct ax_offload_state *o)
+static bool in_file(const struct ax_offload_state *o) { return o->by.optimizer == AX_OFFLOAD_FILE; }
+
+/* Returns true if the file's thread cannot access the memory of the device that updates. */
+static bool stages(const struct ax_offload_state *o) { return in_file(o) && o->by.discrete && !is_remote(o); }
+
+/* Returns the bytes of the state in a slot: 0 if the device that updates uses the store. */
+static size_t state_bytes(const struct ax_offload_state *o)
 {
-    return o->by.optimizer == AX_OFFLOAD_FILE && o->by.discrete;
+    return is_remote(o) && !in_file(o) ? 0 : (size_t)(o->arrays * o->bucket) * size_of(o);
+}
+
+static size_t slot_bytes(const struct ax_offload_state *o)
+{
+    return state_bytes(o) + (is_remote(o) ? (size_t)o->bucket * (o->grad_size + o->weight_size) : 0);
 }
 
 static ax_status make_slot(struct ax_offload_state *o, ax_offload_slot *s)
 {
-    s->bucket = -1;
-    AX_TRY(ax_ctx_alloc(o->ctx, slot_bytes(o), &s->data));
+    ax_device *dev = o->ctx->dev;
+    s->bucket = s->fetched = -1;
+    AX_TRY(is_remote(o) ? ax_state_store_alloc(dev, slot_bytes(o), &s->data)
+                        : ax_ctx_alloc(o->ctx, slot_bytes(o), &s->data));
     if (stages(o))
-        AX_TRY(ax_state_store_alloc(o->ctx->dev, slot_bytes(o), &s->staging));
-    AX_TRY(ax_stream_event_create(o->ctx->dev, &s->came));
-    AX_TRY(ax_stream_event_create(o->ctx->dev, &s->updated));
-    return ax_stream_event_create(o->ctx->dev, &s->left);
+        AX_TRY(ax_state_store_alloc(dev, slot_bytes(o), &s->staging));
+    AX_TRY(ax_stream_event_create(dev, &s->came));
+    AX_TRY(ax_stream_event_create(dev, &s->updated));
+    return ax_stream_event_create(dev, &s->left);
 }
 
 static void free_slot(struct ax_offload_state *o, ax_offload_slot *s)
 {
-    ax_ctx_free(o->ctx, s->data, slot_bytes(o));
+    if (is_remote(o))
+        ax_state_store_free(o->ctx->dev, s->data, slot_bytes(o));
+    else
+        ax_ctx_free(o->ctx, s->data, slot_bytes(o));
     ax_state_store_free(o->ctx->dev, s->staging, slot_bytes(o));
     ax_stream_event_destroy(&s->came);
     ax_stream_event_destroy(&s->updated);
     ax_stream_event_destroy(&s->left);
 }
 
-/* Makes the addresses of the state, if the device that updates can use the store itself. */
+/* Opens the device that updates, if it is not the context's. The plan counts its scratch memory. */
+static ax_status find_stream(struct ax_offload_state *o)
+{
+    const ax_device *dev = o->ctx->dev;
+    o->stream = *o->ctx->stream;
+    if (!is_remote(o))
+        return AX_OK;
+    AX_TRY(ax_device_open(dev->ops.imaginary ? "dry" : "cpu", dev->threads, &o->host));
+    o->stream = (ax_stream){.dev = o->host};
+    return AX_OK;
+}
+
+/* Makes the addresses of the state, if the context's device can use the store. */
 static void address_store(const ax_param_set *set)
 {
     const struct ax_offload_state *o = set->offload;
@@ -117,25 +161,25 @@ ax_status ax_offload_make(ax_param_set *set)
     struct ax_offload_state *o = set->offload;
     if (!o || !o->arrays)
         return AX_OK;
-    size_t bytes = (size_t)(o->arrays * o->elements) * size_of(o);
-    bool in_file = o->by.optimizer == AX_OFFLOAD_FILE;
-    AX_TRY(ax_state_store_create(o->ctx->dev, &o->by, bytes, &o->store));
-    set->memory.bytes[in_file ? AX_MEMORY_FILE : AX_MEMORY_HOST] += bytes;
-    if (!in_file && o->by.update == AX_OFFLOAD_ON_HOST) {
+    size_t *bytes = set->memory.bytes, all = (size_t)(o->arrays * o->elements) * size_of(o);
+    AX_TRY(ax_state_store_create(o->ctx->dev, &o->by, all, &o->store));
+    bytes[in_file(o) ? AX_MEMORY_FILE : AX_MEMORY_HOST] += all;
+    if (!in_file(o) && o->by.update == AX_OFFLOAD_ON_HOST && !is_remote(o)) {
         address_store(set);
         return AX_OK;
     }
     o->bucket = ax_min(ax_round_up(o->by.bucket, AX_UPDATE_UNIT), o->elements);
     o->buckets = ax_ceil_div(o->elements, o->bucket);
-    int slots = (int)ax_min(o->buckets, AX_OFFLOAD_RING);
-    for (; o->slots < slots; o->slots++)
+    AX_TRY(find_stream(o));
+    for (int slots = (int)ax_min(o->buckets, AX_OFFLOAD_RING); o->slots < slots; o->slots++) {
         AX_TRY(make_slot(o, &o->slot[o->slots]));
-    set->memory.bytes[AX_MEMORY_RING] += (size_t)slots * slot_bytes(o);
-    set->memory.bytes[AX_MEMORY_HOST] += stages(o) ? (size_t)slots * slot_bytes(o) : 0;
+        bytes[is_remote(o) ? AX_MEMORY_HOST : AX_MEMORY_RING] += slot_bytes(o);
+        bytes[AX_MEMORY_HOST] += stages(o) ? slot_bytes(o) : 0;
+    }
     return AX_OK;
 }
 
-/* ---- a bucket on its way ------------------------------------------------------------------------- */
+/* ---- state on its way ---------------------------------------------------------------------------- */
 
 static ax_offload_slot *slot_of(struct ax_offload_state *o, int64_t bucket)
 {
@@ -148,7 +192,7 @@ static int64_t bucket_elements(const struct ax_offload_state *o, int64_t bucket)
     return ax_min(o->bucket, o->elements - bucket * o->bucket);
 }
 
-/* Fills in the parts of a request that moves a bucket between the file and the slot. */
+/* Fills in the parts of a request that moves a bucket between the store and the slot. */
 static void list_parts(const struct ax_offload_state *o, const ax_offload_slot *s, bool write,
                        ax_state_store_request *r)
 {
@@ -163,6 +207,14 @@ static void list_parts(const struct ax_offload_state *o, const ax_offload_slot *
         };
 }
 
+/* Enqueues a copy on the copy stream of a direction. */
+static ax_status copy_on(ax_stream *stream, ax_copy_direction direction, void *device, void *host,
+                         size_t bytes)
+{
+    return direction == AX_TO_DEVICE ? ax_copy_in_async(stream, device, host, bytes)
+                                     : ax_copy_out_async(stream, host, device, bytes);
+}
+
 /* Enqueues copies of the bucket in slot s between the device and pinned memory, which is the store or the
  * slot's staging memory. */
 static ax_status copy_bucket(const struct ax_offload_state *o, const ax_offload_slot *s,
@@ -173,12 +225,18 @@ static ax_status copy_bucket(const struct ax_offload_state *o, const ax_offload_
     list_parts(o, s, false, &parts);
     for (int k = 0; k < o->arrays; k++) {
         const ax_state_store_part *p = &parts.part[k];
-        char *host = s->staging ? p->memory : (char *)ax_state_store_memory(o->store) + p->at;
+        void *host = s->staging ? p->memory : (char *)ax_state_store_memory(o->store) + p->at;
         void *device = (char *)s->data + (size_t)(k * o->bucket) * size_of(o);
-        AX_TRY(direction == AX_TO_DEVICE ? ax_copy_in_async(&stream, device, host, p->bytes)
-                                         : ax_copy_out_async(&stream, host, device, p->bytes));
+        AX_TRY(copy_on(&stream, direction, device, host, p->bytes));
     }
     return ax_stream_record(&stream, direction == AX_TO_DEVICE ? s->came : s->left);
+}
+
+/* Makes copies that are enqueued on `stream` later wait for what is enqueued on the compute stream. */
+static ax_status after_kernels(const struct ax_offload_state *o, const ax_offload_slot *s, ax_stream *stream)
+{
+    AX_TRY(ax_stream_record(o->ctx->stream, s->updated));
+    return ax_stream_await(stream, s->updated);
 }
 
 /* Starts to write what has left the slot to the file, after its copy to the staging memory. */
@@ -200,16 +258,16 @@ static ax_status copy_in(struct ax_offload_state *o, ax_offload_slot *s)
     return copy_bucket(o, s, AX_TO_DEVICE);
 }
 
-/* Starts to bring a bucket to its slot. */
+/* Starts to bring the state of a bucket to its slot. */
 static ax_status bring(struct ax_offload_state *o, int64_t bucket)
 {
-    ax_offload_slot *s = slot_of(o, bucket);
-    if (bucket >= o->buckets || s->bucket == bucket)
+    if (bucket >= o->buckets || slot_of(o, bucket)->bucket == bucket)
         return AX_OK;
+    ax_offload_slot *s = slot_of(o, bucket);
     AX_TRY(flush(o, s));
     s->bucket = bucket;
-    if (o->by.optimizer != AX_OFFLOAD_FILE)
-        return copy_in(o, s);
+    if (!in_file(o))
+        return is_remote(o) ? AX_OK : copy_in(o, s);
     AX_TRY(ax_state_store_wait(o->store, &s->in));
     list_parts(o, s, false, &s->in);
     ax_state_store_start(o->store, &s->in);
@@ -224,41 +282,6 @@ ax_status ax_offload_begin(ax_param_set *set)
     return AX_OK;
 }
 
-ax_status ax_offload_acquire(ax_param_set *set, int64_t bucket)
-{
-    struct ax_offload_state *o = set->offload;
-    ax_offload_slot *s = slot_of(o, bucket);
-    AX_TRY(bring(o, bucket));
-    AX_TRY(ax_state_store_wait(o->store, &s->in));
-    if (s->staging)
-        AX_TRY(copy_in(o, s));
-    return ax_stream_await(o->ctx->stream, s->came);
-}
-
-ax_status ax_offload_release(ax_param_set *set, int64_t bucket)
-{
-    struct ax_offload_state *o = set->offload;
-    ax_offload_slot *s = slot_of(o, bucket);
-    bool file = o->by.optimizer == AX_OFFLOAD_FILE;
-    if (file) {
-        AX_TRY(ax_state_store_wait(o->store, &s->out));
-        list_parts(o, s, true, &s->out);
-    }
-    if (!file || s->staging) {
-        ax_stream out = ax_copy_stream(o->ctx->dev, AX_TO_HOST);
-        AX_TRY(ax_stream_record(o->ctx->stream, s->updated));
-        AX_TRY(ax_stream_await(&out, s->updated));
-        AX_TRY(copy_bucket(o, s, AX_TO_HOST));
-    } else {
-        AX_TRY(ax_stream_wait(o->ctx->stream));
-        ax_state_store_start(o->store, &s->out);
-    }
-    s->leaves = s->staging;
-    s->bucket = -1;
-    /* The slot of the bucket before is next: this one's has still to be updated and to leave. */
-    return bucket ? bring(o, bucket - 1 + o->slots) : AX_OK;
-}
-
 /* Waits until all state is in the store, and forgets what was brought to the slots. */
 static ax_status settle(struct ax_offload_state *o)
 {
@@ -269,7 +292,7 @@ static ax_status settle(struct ax_offload_state *o)
         AX_TRY(ax_state_store_wait(o->store, &s->out));
         AX_TRY(ax_stream_event_wait(s->left));
         AX_TRY(ax_stream_event_wait(s->came));
-        s->bucket = -1;
+        s->bucket = s->fetched = -1;
     }
     return AX_OK;
 }
@@ -284,11 +307,61 @@ void ax_offload_free(ax_param_set *set)
     for (int i = 0; i < (int)AX_COUNT(o->slot); i++)
         free_slot(o, &o->slot[i]);
     ax_state_store_destroy(&o->store);
+    ax_device_close(&o->host);
     free(o);
     set->offload = NULL;
 }
 
-/* ---- parts of parameters ------------------------------------------------------------------------- */
+/* ---- gradients and weights on their way, if the host updates for a GPU ----------------------------- */
+
+/* Enqueues copies between the device and the gradients or weights in a bucket's slot. */
+static ax_status copy_parts(const ax_param_set *set, int64_t bucket, bool grads, ax_copy_direction direction)
+{
+    ax_stream stream = ax_copy_stream(set->ctx->dev, direction);
+    for (int i = 0; i < set->n; i++) {
+        ax_offload_part part;
+        const ax_param *p = set->param[i];
+        if (!ax_offload_find(p, bucket, &part))
+            continue;
+        const ax_tensor *t = grads ? &p->grad : &p->rounded;
+        AX_TRY(copy_on(&stream, direction, element(t, part.first), grads ? part.grad : part.weights,
+                       (size_t)part.n * ax_dtype_size(t->dtype)));
+    }
+    return AX_OK;
+}
+
+/* Enqueues the copies of a bucket's gradients to its slot; also of the weights, if these are the master
+ * weights. */
+static ax_status fetch_grads(ax_param_set *set, int64_t bucket)
+{
+    struct ax_offload_state *o = set->offload;
+    if (bucket >= o->buckets || slot_of(o, bucket)->fetched == bucket)
+        return AX_OK;
+    ax_offload_slot *s = slot_of(o, bucket);
+    ax_stream out = ax_copy_stream(o->ctx->dev, AX_TO_HOST);
+    s->fetched = bucket;
+    AX_TRY(after_kernels(o, s, &out));
+    AX_TRY(ax_stream_await(&out, s->left)); /* the weights of the slot's last bucket */
+    AX_TRY(copy_parts(set, bucket, true, AX_TO_HOST));
+    if (o->first != AX_STATE_MASTER)
+        AX_TRY(copy_parts(set, bucket, false, AX_TO_HOST));
+    return ax_stream_record(&out, s->came);
+}
+
+/* Enqueues the way back of the weights that the host has updated, after kernels that read the old ones. */
+static ax_status return_weights(ax_param_set *set, int64_t bucket)
+{
+    struct ax_offload_state *o = set->offload;
+    ax_offload_slot *s = slot_of(o, bucket);
+    ax_stream in = ax_copy_stream(o->ctx->dev, AX_TO_DEVICE);
+    s->fetched = -1;
+    AX_TRY(after_kernels(o, s, &in));
+    AX_TRY(copy_parts(set, bucket, false, AX_TO_DEVICE));
+    AX_TRY(ax_stream_record(&in, s->left));
+    return ax_stream_await(o->ctx->stream, s->left);
+}
+
+/* ---- buckets ------------------------------------------------------------------------------------- */
 
 int64_t ax_offload_buckets(const ax_param_set *set) { return set->offload ? set->offload->buckets : 0; }
 
@@ -298,7 +371,7 @@ bool ax_param_is_bucketed(const ax_param *p) { return ax_offload_buckets(p->set)
  * has none. */
 static int64_t end_of(const ax_param *p)
 {
-    return p->live->offloaded + (ax_offload_has(p) ? p->state[AX_STATE_MASTER].n : 0);
+    return p->live->offloaded + (ax_offload_has(p) ? ax_param_wire_room(p->set->ctx, p, &p->rounded) : 0);
 }
 
 int64_t ax_offload_last(const ax_param *p)
@@ -309,21 +382,85 @@ int64_t ax_offload_last(const ax_param *p)
 bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)
 {
     struct ax_offload_state *o = p->set->offload;
-    int64_t begin = bucket * o->bucket, lo = ax_max(p->live->offloaded, begin),
-            hi = ax_min(end_of(p), begin + o->bucket);
+    int64_t begin = bucket * o->bucket, mine = p->live->offloaded, lo = ax_max(mine, begin),
+            hi = ax_min(mine + p->state[AX_STATE_MASTER].n, begin + o->bucket);
     if (!ax_offload_has(p) || lo >= hi)
         return false;
-    *out = (ax_offload_part){.first = lo - p->live->offloaded, .n = hi - lo};
-    for (int k = 0; k < o->arrays; k++)
-        out->state[o->first + k] =
-            (char *)slot_of(o, bucket)->data + (size_t)(k * o->bucket + lo - begin) * size_of(o);
+    *out = (ax_offload_part){.first = lo - mine, .n = hi - lo};
+    char *state = slot_of(o, bucket)->data, *grads = state + state_bytes(o),
+         *weights = grads + (size_t)o->bucket * o->grad_size;
+    for (int k = o->first; k < o->first + o->arrays; k++)
+        out->state[k] = state_bytes(o)
+                            ? state + (size_t)((k - o->first) * o->bucket + lo - begin) * size_of(o)
+                            : ax_offload_room(&p->state[k], out->first);
+    out->grad = is_remote(o) ? grads + (size_t)(lo - begin) * o->grad_size : element(&p->grad, out->first);
+    out->weights =
+        is_remote(o) ? weights + (size_t)(lo - begin) * o->weight_size : element(&p->rounded, out->first);
     return true;
+}
+
+ax_stream *ax_offload_stream(const ax_param_set *set)
+{
+    return ax_offload_buckets(set) ? &set->offload->stream : set->ctx->stream;
+}
+
+ax_status ax_offload_acquire(ax_param_set *set, int64_t bucket)
+{
+    struct ax_offload_state *o = set->offload;
+    ax_offload_slot *s = slot_of(o, bucket);
+    AX_TRY(bring(o, bucket));
+    AX_TRY(ax_state_store_wait(o->store, &s->in));
+    if (!is_remote(o)) {
+        if (s->staging)
+            AX_TRY(copy_in(o, s));
+        return ax_stream_await(o->ctx->stream, s->came);
+    }
+    AX_TRY(fetch_grads(set, bucket));
+    if (o->slots > 1) /* they come while the host updates this bucket */
+        AX_TRY(fetch_grads(set, bucket + 1));
+    return ax_stream_event_wait(s->came);
+}
+
+ax_status ax_offload_release(ax_param_set *set, int64_t bucket)
+{
+    struct ax_offload_state *o = set->offload;
+    ax_offload_slot *s = slot_of(o, bucket);
+    ax_stream out = ax_copy_stream(o->ctx->dev, AX_TO_HOST);
+    if (in_file(o)) {
+        AX_TRY(ax_state_store_wait(o->store, &s->out));
+        list_parts(o, s, true, &s->out);
+    }
+    s->leaves = s->staging;
+    if (is_remote(o)) {
+        AX_TRY(return_weights(set, bucket));
+    } else if (!in_file(o) || s->leaves) {
+        AX_TRY(after_kernels(o, s, &out));
+        AX_TRY(copy_bucket(o, s, AX_TO_HOST));
+    }
+    if (in_file(o) && !s->leaves) {
+        AX_TRY(ax_stream_wait(&o->stream));
+        ax_state_store_start(o->store, &s->out);
+    }
+    s->bucket = -1;
+    /* The slot of the bucket before is next: this one's has still to be updated and to leave. */
+    return bucket ? bring(o, bucket - 1 + o->slots) : AX_OK;
 }
 
 /* ---- piece by piece ------------------------------------------------------------------------------ */
 
-int64_t ax_offload_piece(const ax_param_state *s) { return s->offload->arrays * s->offload->bucket; }
-void *ax_offload_room(const ax_param_state *s) { return s->offload->slot[0].data; }
+int64_t ax_offload_piece(const ax_param_state *s)
+{
+    const struct ax_offload_state *o = s->offload;
+    return is_remote(o) ? o->bucket
+                        : o->arrays * o->bucket; /* ax_offload_round needs room for weights, too */
+}
+
+void *ax_offload_room(const ax_param_state *s, int64_t first)
+{
+    const struct ax_offload_state *o = s->offload;
+    return state_bytes(o) ? o->slot[0].data
+                          : (char *)ax_state_store_memory(o->store) + (size_t)(s->at + first) * size_of(o);
+}
 
 ax_status ax_offload_move(const ax_param_state *s, bool write, int64_t first, int64_t n, void *host)
 {
@@ -340,6 +477,8 @@ static ax_status move_piece(const ax_param_state *s, bool write, int64_t first, 
     size_t at = (size_t)(s->at + first) * size_of(o), bytes = (size_t)n * size_of(o);
     char *memory = ax_state_store_memory(o->store), *device = o->slot[0].data;
     AX_TRY(settle(o));
+    if (!state_bytes(o))
+        return AX_OK;
     char *host = memory ? memory + at : o->slot[0].staging;
     if (!host)
         return ax_state_store_move(o->store, write, at, bytes, device);
@@ -350,13 +489,26 @@ static ax_status move_piece(const ax_param_state *s, bool write, int64_t first, 
     return write ? AX_OK : ax_copy_in(o->ctx->stream, device, host, bytes);
 }
 
-ax_status ax_offload_fetch(const ax_param_state *s, int64_t first, int64_t n, void **out)
+ax_status ax_offload_fetch(const ax_param_state *s, int64_t first, int64_t n)
 {
-    *out = ax_offload_room(s);
     return move_piece(s, false, first, n);
 }
 
 ax_status ax_offload_put(const ax_param_state *s, int64_t first, int64_t n)
 {
     return move_piece(s, true, first, n);
+}
+
+ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n, const ax_tensor *to)
+{
+    struct ax_offload_state *o = s->offload;
+    char *target = element(to, first), *mine = (char *)o->slot[0].data + state_bytes(o);
+    AX_TRY(ax_offload_fetch(s, first, n));
+    AX_TRY(ax_run_convert(&o->stream, &(ax_convert_args){.n = n,
+                                                         .x = ax_offload_room(s, first),
+                                                         .y = is_remote(o) ? mine : target,
+                                                         .x_dtype = s->dtype,
+                                                         .y_dtype = to->dtype}));
+    return is_remote(o) ? ax_copy_in(o->ctx->stream, target, mine, (size_t)n * ax_dtype_size(to->dtype))
+                        : AX_OK;
 }

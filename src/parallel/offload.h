@@ -10,14 +10,18 @@
  * leaves. */
 enum { AX_OFFLOAD_RING = 3 };
 
-/* A place on the device for one bucket. */
+/* A place for one bucket in the memory of the device that updates: [arrays][bucket] state, unless that is
+ * used in the store; if a cpu device updates for a GPU, then also [bucket] gradients and [bucket] weights as
+ * kernels read them. */
 typedef struct ax_offload_slot {
-    void *data;    /* device memory, [arrays][bucket] */
-    void *staging; /* pinned memory between file and device, as `data`; NULL: the file's thread uses `data` */
-    int64_t bucket; /* the bucket that is here or on its way here; -1: none */
-    bool leaves;    /* what was updated is on its way to `staging`, and not yet in the file */
+    void *data;
+    void *staging;   /* pinned memory between file and GPU, as `data`; NULL: the file's thread uses `data` */
+    int64_t bucket;  /* the bucket whose state is here or on its way here; -1: none */
+    int64_t fetched; /* the bucket whose gradients are here or on their way here; -1: none */
+    bool leaves;     /* what was updated is on its way to `staging`, and not yet in the file */
     ax_state_store_request in, out;
-    ax_stream_event *came, *updated, *left; /* the copy to the device, the update, the copy back are done */
+    ax_stream_event *came, *updated, *left; /* the copies to the slot, the kernels before the copies from it,
+                                               these copies are done */
 } ax_offload_slot;
 
 /* The offloaded state of a parameter set. Array k of its `arrays` arrays begins at element k · elements of
@@ -30,6 +34,10 @@ struct ax_offload_state {
     int64_t elements;        /* of each array, all matrices */
     int64_t bucket, buckets; /* elements of a bucket; number of buckets, 0 if updates use the store itself */
     ax_state_store *store;
+    ax_device *host;  /* the cpu device that updates for a GPU; NULL: the context's device updates */
+    ax_stream stream; /* of the device that updates */
+    size_t grad_size,
+        weight_size; /* bytes of an element of a gradient, and of weights as kernels read them */
     int slots;
     ax_offload_slot slot[AX_OFFLOAD_RING];
 };
@@ -44,14 +52,17 @@ void ax_offload_free(ax_param_set *set);
 bool ax_offload_has(const ax_param *p);
 
 /* Access to an array of state that is in a store, s->offload, piece by piece, for set-up and checkpoints.
- * ax_offload_piece returns the largest number of elements of a piece. ax_offload_fetch copies elements first
- * … first+n-1 to device memory and sets *out to its address, which is valid until the next call of a function
- * of ax_offload; ax_offload_put copies n elements from there to the store. ax_offload_room returns that
- * address. ax_offload_move copies elements between the store and host memory. */
+ * ax_offload_piece returns the largest number of elements of a piece. ax_offload_room returns an address for
+ * elements first … first+n-1 in the memory of the device that updates, whose stream is s->offload->stream. It
+ * is valid until the next call of a function of ax_offload. ax_offload_fetch copies the elements there, and
+ * ax_offload_put copies them back to the store. ax_offload_round rounds them to elements first … of `to`, on
+ * the context's device. ax_offload_move copies elements between the store and host memory. */
 int64_t ax_offload_piece(const ax_param_state *s);
-void *ax_offload_room(const ax_param_state *s);
-AX_MUST_CHECK ax_status ax_offload_fetch(const ax_param_state *s, int64_t first, int64_t n, void **out);
+void *ax_offload_room(const ax_param_state *s, int64_t first);
+AX_MUST_CHECK ax_status ax_offload_fetch(const ax_param_state *s, int64_t first, int64_t n);
 AX_MUST_CHECK ax_status ax_offload_put(const ax_param_state *s, int64_t first, int64_t n);
+AX_MUST_CHECK ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n,
+                                         const ax_tensor *to);
 AX_MUST_CHECK ax_status ax_offload_move(const ax_param_state *s, bool write, int64_t first, int64_t n,
                                         void *host);
 

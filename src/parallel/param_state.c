@@ -31,11 +31,16 @@ static int64_t piece_of(const ax_param_state *s)
     return s->offload ? ax_offload_piece(s) : ax_max(s->n, 1);
 }
 
-/* Return the address at which kernels can write elements first … of an array, and, after the kernels, store
- * what they have written. */
+/* Return the address at which kernels can write elements first … of an array, and the stream for these
+ * kernels; then piece_end stores what they have written. */
 static void *piece_begin(const ax_param_state *s, int64_t first)
 {
-    return s->offload ? ax_offload_room(s) : element(s, first);
+    return s->offload ? ax_offload_room(s, first) : element(s, first);
+}
+
+static ax_stream *piece_stream(ax_ctx *ctx, const ax_param_state *s)
+{
+    return s->offload ? &s->offload->stream : ctx->stream;
 }
 
 static ax_status piece_end(const ax_param_state *s, int64_t first, int64_t n)
@@ -48,7 +53,7 @@ static ax_status fill(ax_ctx *ctx, const ax_param_state *s, double value)
     for (int64_t first = 0, n; first < s->n; first += n) {
         n = ax_min(piece_of(s), s->n - first);
         ax_fill_args args = {.n = n, .value = value, .y = piece_begin(s, first), .dtype = s->dtype};
-        AX_TRY(ax_run_fill(ctx->stream, &args));
+        AX_TRY(ax_run_fill(piece_stream(ctx, s), &args));
         AX_TRY(piece_end(s, first, n));
     }
     return AX_OK;
@@ -78,13 +83,11 @@ ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
     const ax_tensor *to = &p->rounded;
     if (!ax_param_rounds(p) || !ax_param_is_owned(p))
         return AX_OK;
+    if (!s->offload)
+        return convert(ctx, s->n, s->dtype, s->data, to->dtype, to->data);
     for (int64_t first = 0, n; first < s->n; first += n) {
-        n = ax_min(piece_of(s), s->n - first);
-        void *from = element(s, first);
-        if (s->offload)
-            AX_TRY(ax_offload_fetch(s, first, n, &from));
-        AX_TRY(convert(ctx, n, s->dtype, from, to->dtype,
-                       (char *)to->data + first * (int64_t)ax_dtype_size(to->dtype)));
+        n = ax_min(ax_offload_piece(s), s->n - first);
+        AX_TRY(ax_offload_round(s, first, n, to));
     }
     return AX_OK;
 }
@@ -133,7 +136,7 @@ static ax_status draw_piece(ax_ctx *ctx, const ax_param *p, int64_t first, int64
     }
     args.y = piece_begin(s, first);
     args.dtype = s->dtype;
-    AX_TRY(ax_run_init_normal(ctx->stream, &args));
+    AX_TRY(ax_run_init_normal(piece_stream(ctx, s), &args));
     return piece_end(s, first, rows * cols);
 }
 

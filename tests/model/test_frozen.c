@@ -110,8 +110,8 @@ static ax_status check_memory(const ax_param *p)
     return AX_OK;
 }
 
-/* Master weights that are not trained may have another dtype than those that are. `sumsq` is memory for the
- * sums. */
+/* The sums of squares are those of the weights that kernels read, matrices and vectors in two dtypes. `sumsq`
+ * is memory for the sums. */
 static ax_status check_weight_sums(ax_ctx *ctx, ax_param_set *set, double *sumsq)
 {
     double got[MOST_PARAMS];
@@ -120,8 +120,7 @@ static ax_status check_weight_sums(ax_ctx *ctx, ax_param_set *set, double *sumsq
     for (int i = 0; i < set->n; i++) {
         double *weights, want = 0;
         size_t n;
-        const ax_tensor master = master_of(set->param[i]);
-        AX_TRY(collect(ctx, &master, &weights, &n));
+        AX_TRY(collect(ctx, &set->param[i]->rounded, &weights, &n));
         for (size_t j = 0; j < n; j++)
             want += weights[j] * weights[j];
         free(weights);

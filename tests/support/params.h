@@ -4,6 +4,8 @@
 
 #include "axonn/parallel.h"
 
+#include <stdlib.h>
+
 /* Returns an array of a parameter's state (AX_STATE_…), which is on the device, as a tensor. */
 static inline ax_tensor state_tensor(const ax_param *p, int array)
 {
@@ -14,12 +16,37 @@ static inline ax_tensor state_tensor(const ax_param *p, int array)
 }
 static inline ax_tensor master_of(const ax_param *p) { return state_tensor(p, AX_STATE_MASTER); }
 
+/* Gathers a whole array of a parameter's state, wherever it is, on all ranks that have it. Collective as
+ * ax_tensor_collect. */
+static inline ax_status state_collect(ax_ctx *ctx, const ax_param *p, int array, void *out)
+{
+    ax_tensor t = state_tensor(p, array);
+    const ax_param_state *s = &p->state[array];
+    size_t bytes = (size_t)s->n * ax_dtype_size(s->dtype);
+    void *host, *device;
+    AX_TRY(ax_calloc(1, bytes + 1, &host));
+    AX_TRY(ax_ctx_alloc(ctx, bytes + 1, &device));
+    ax_status status = ax_param_state_read(ctx, s, 0, s->n, host);
+    if (status == AX_OK)
+        status = ax_copy_in(ctx->stream, device, host, bytes);
+    t.data = device;
+    if (status == AX_OK)
+        status = ax_tensor_collect(ctx, &t, out);
+    ax_ctx_free(ctx, device, bytes + 1);
+    free(host);
+    return status;
+}
+
 /* Returns true if a set has the bytes of weights, gradients and optimizer state that were planned. */
 static inline bool has_planned_memory(const ax_param_set *set, const ax_memory *planned)
 {
-    for (int i = AX_MEMORY_WEIGHTS; i <= AX_MEMORY_OPTIMIZER; i++)
+    static const ax_memory_class classes[] = {AX_MEMORY_WEIGHTS,   AX_MEMORY_COPIES, AX_MEMORY_GRADIENTS,
+                                              AX_MEMORY_OPTIMIZER, AX_MEMORY_RING,   AX_MEMORY_FILE};
+    for (size_t k = 0; k < AX_COUNT(classes); k++) {
+        int i = classes[k];
         if (set->memory.bytes[i] != planned->bytes[i])
             return false;
+    }
     return true;
 }
 

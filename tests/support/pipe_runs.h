@@ -31,13 +31,16 @@ typedef struct pipe_setup {
     const char *device;   /* NULL: "cpu" */
     const int64_t *cut;   /* NULL: balanced */
     const char *strategy; /* NULL: "axonn" */
-    bool stops; /* runs only one step, which the last rank asks to give up at its first micro-batch */
+    const char *optim;    /* NULL: "adamw" */
+    ax_offload offload;
+    bool unclipped; /* without a largest gradient norm */
+    bool stops;     /* runs only one step, which the last rank asks to give up at its first micro-batch */
 } pipe_setup;
 
 typedef struct pipe_result {
     double loss[PIPE_STEPS], norm[PIPE_STEPS], eval;
-    double *values; /* weights, then gradients, of all parameters one after the other */
-    int64_t n;
+    double *values;     /* all parameters one after the other: master weights, then moments, then gradients */
+    int64_t n, weights; /* weights: how many of the values are master weights */
     /* Set if pipe_setup.late is set. group: for each rank, the number of its group; the ranks of a group must
      * run the same tasks in the same order. order: for each rank, its forwards 'F', backwards 'B' and weight
      * gradients 'W', in the order in which they ran. */
@@ -57,6 +60,8 @@ void pipe_free(pipe_result *result);
 /* Prints a setup. Returns text. */
 const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
 
+/* Whether losses, norms and values are equal in all bits. */
+bool pipe_is_same(const pipe_result *got, const pipe_result *one);
 /* Fails unless the results are equal in all bits or, if the model is tied, nearly equal. */
 void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
 

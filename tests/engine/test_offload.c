@@ -1,0 +1,105 @@
+/* Offloaded state: wherever it is and whatever updates it, a run has the bits of one that keeps it on the
+ * device. CTest runs this with the emulated GPU, whose copies can be early or late (support/emulated.h), so
+ * that a missing wait shows. */
+#include "support/emulated.h"
+#include "support/pipe_runs.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Places, updates and buckets. The smallest bucket has one unit; 7777 is rounded up and cuts matrices
+ * anywhere; the largest takes all. */
+static const ax_offload ways[] = {
+    {.optimizer = AX_OFFLOAD_HOST},
+    {.optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_DEVICE, .bucket = 64},
+    {.optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_DEVICE, .bucket = 7777},
+    {.optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_DEVICE},
+    {.optimizer = AX_OFFLOAD_FILE, .bucket = 1000},
+    {.optimizer = AX_OFFLOAD_FILE, .update = AX_OFFLOAD_ON_DEVICE, .bucket = 7777},
+    {.optimizer = AX_OFFLOAD_FILE, .update = AX_OFFLOAD_ON_DEVICE},
+    {.optimizer = AX_OFFLOAD_FILE, .update = AX_OFFLOAD_ON_HOST, .bucket = 500},
+    {.optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_HOST, .bucket = 7777},
+};
+
+static const char *describe(const pipe_setup *s, char text[PIPE_TEXT])
+{
+    static const char *const places[] = {"none", "host", "file"}, *const updates[] = {"auto", "device",
+                                                                                      "host"};
+    pipe_describe(s, text);
+    ax_text_add(text, PIPE_TEXT, ", %s: %s updated by %s, buckets of %d", s->device ? s->device : "cpu",
+                places[s->offload.optimizer], updates[s->offload.update], (int)s->offload.bucket);
+    return text;
+}
+
+/* Runs a setup with some ways to offload, every `stride`-th from `first` on. With several ranks one way is
+ * enough: a rank's state knows nothing of the others. */
+static void check_ways(const pipe_setup *setup, size_t first, size_t stride)
+{
+    pipe_setup s = *setup;
+    pipe_result without, with;
+    char text[PIPE_TEXT];
+    pipe_run(&s, &without);
+    for (size_t i = first, end = grid_ranks(s.grid) > 1 ? first + 1 : AX_COUNT(ways); i < end; i += stride) {
+        s.offload = ways[i];
+        pipe_run(&s, &with);
+        if (!pipe_is_same(&with, &without) || with.eval != without.eval)
+            fail_msg("%s: losses %.17g %.17g %.17g, not %.17g %.17g %.17g", describe(&s, text), with.loss[0],
+                     with.loss[1], with.loss[2], without.loss[0], without.loss[1], without.loss[2]);
+        pipe_free(&with);
+    }
+    pipe_free(&without);
+}
+
+/* Models, dtypes, optimizers and grids: postponed weight gradients, tied weights, ZeRO, interleaved chunks.
+ */
+static const pipe_setup setups[] = {
+    {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_BF16},
+    {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_F32, .family = PIPE_QWEN3},
+    {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 1, .compute = AX_F16, .optim = "sgd", .tied = true},
+    {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 1, .compute = AX_F32, .optim = "sgd", .unclipped = true},
+    {.grid = {{1, 1, 2, 1, 2}}, .zero = 2, .micro_batches = 2, .compute = AX_BF16},
+    {.grid = {{1, 1, 1, 1, 4}}, .zero = 3, .micro_batches = 2, .compute = AX_F32, .family = PIPE_LLAMA},
+    {.grid = {{1, 1, 1, 2, 2}},
+     .zero = 1,
+     .postpone = 2,
+     .micro_batches = 4,
+     .compute = AX_BF16,
+     .tied = true},
+    {.grid = {{2, 2, 1, 1, 1}}, .micro_batches = 1, .compute = AX_BF16},
+    {.grid = {{1, 1, 1, 2, 1}}, .schedule = INTERLEAVED, .micro_batches = 4, .compute = AX_F32, .tied = true},
+};
+
+static void results_have_the_bits_of_state_on_the_device(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(setups); i++)
+        check_ways(&setups[i], i ? i % AX_COUNT(ways) : 0, i ? 3 : 1);
+}
+
+/* The memory of check:cpu must not be accessed while no kernel or copy runs. */
+static void nothing_else_accesses_the_device(void **state)
+{
+    (void)state;
+    pipe_setup s = setups[0];
+    s.device = "check:cpu";
+    check_ways(&s, 2, 1);
+    s = setups[3];
+    s.device = "check:cpu";
+    check_ways(&s, 5, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_have_the_bits_of_state_on_the_device),
+        cmocka_unit_test(nothing_else_accesses_the_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

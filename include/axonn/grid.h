@@ -186,7 +186,9 @@ enum { AX_OFFLOAD_BUCKET = 4 << 20 }; /* default number of elements of a bucket 
 typedef struct ax_offload {
     ax_offload_place optimizer;
     ax_offload_update update;
-    int64_t bucket;  /* elements, rounded up to a multiple of AX_UPDATE_UNIT; 0: AX_OFFLOAD_BUCKET */
+    int64_t bucket; /* elements, rounded up to a multiple of AX_UPDATE_UNIT; 0: AX_OFFLOAD_BUCKET */
+    int64_t chunk;  /* without clipping, the gradients of this many buckets are reduced while those before are
+                       updated (k in the paper); 0: all are reduced before the update */
     const char *dir; /* directory of the file; borrowed. NULL: the current directory */
     bool discrete;   /* the device's memory is not host memory; set by ax_offload_resolve */
 } ax_offload;

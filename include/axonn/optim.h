@@ -100,6 +100,10 @@ AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq
  * weights are split over ranks (ax_param_all_gather). Without such parameters the update is one kernel
  * launch. The work is only enqueued. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
+/* Updates as ax_updater_step does, but reduces the gradients meanwhile (ax_offload_reduce). Call it after
+ * ax_param_set_end_grad instead of ax_param_set_sync_grad, for sets with ax_offload_chunk. Collective as
+ * ax_param_set_sync_grad and ax_param_all_gather. */
+AX_MUST_CHECK ax_status ax_updater_step_reducing(ax_updater *updater, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_updater_result(ax_updater *updater, ax_update_numbers *out);

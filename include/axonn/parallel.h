@@ -435,6 +435,14 @@ AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool la
  * Collective along the axes along which gradients are partial, and along pipe if two stages share a
  * parameter. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
+/* The first half of ax_param_set_sync_grad, for an update that reduces gradients itself (ax_offload_reduce):
+ * waits for all contributions. Not collective, but for contributions in flight. */
+AX_MUST_CHECK ax_status ax_param_set_end_grad(ax_param_set *set);
+/* Computes sumsq[i], the sum over all ranks of the squares of the gradient of parameter i before the
+ * reduction of ax_param_set_sync_grad, which may follow; only for sets with ax_offload_chunk. `sumsq` is as
+ * for ax_param_set_grad_sumsq. An element of the reduced gradient is at most sqrt(ranks · Σ sumsq).
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_param_set_partial_sumsq(ax_param_set *set, double *sumsq);
 /* Computes sumsq[i], the sum of squares of the gradient of parameter i (0 if it is frozen) over the whole
  * grid. Call after ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same
  * values on every rank afterwards. Collective along the grid. */
@@ -478,6 +486,13 @@ typedef struct ax_offload_part {
 ax_stream *ax_offload_stream(const ax_param_set *set);
 /* Finds the part of p that is in a bucket. Returns false if there is none. */
 bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out);
+/* Returns how many elements of gradients an update by buckets may reduce while it updates those before
+ * (ax_offload.chunk), the same on all ranks; 0: none, because the settings say so or updates use the state in
+ * its place. ax_offload_reduce is for such an update, after ax_param_set_end_grad: it waits for the gradients
+ * that a bucket needs, and starts the reductions of the chunk after the bucket's chunk. Buckets are to be
+ * given in ascending order, then -1: waits for all gradients. Collective as ax_param_set_sync_grad. */
+int64_t ax_offload_chunk(const ax_param_set *set);
+AX_MUST_CHECK ax_status ax_offload_reduce(ax_param_set *set, int64_t bucket);
 /* ax_offload_begin starts to bring the first buckets, early in a step, so that they come in while kernels of
  * the step run. ax_offload_acquire orders kernels that are enqueued later on ax_offload_stream after the
  * arrival of a bucket, and ax_offload_release its way back after the kernels that are enqueued so far;

@@ -83,6 +83,12 @@ static inline size_t engine_numbers_bytes(const ax_engine *e)
 
 static inline int engine_chunks(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->chunks; }
 static inline bool engine_postpones(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->postpone; }
+/* Returns true if the update reduces the gradients (ax_updater_step_reducing), which then do not wait for a
+ * norm to clip by. */
+static inline bool engine_reduces_late(const ax_engine *e)
+{
+    return e->options.clip == 0 && ax_offload_chunk(e->set);
+}
 
 /* ---- engine_tasks.c ------------------------------------------------------------------------------ */
 

@@ -135,7 +135,7 @@ static ax_status run_gradient_task(ax_engine *e, int task, engine_task_fn *work,
 {
     bool first = piece.micro_batch == 0, last = (piece.micro_batch + 1) * e->rows == e->options.global_batch;
     if (last || engine_chunks(e) > 1 || engine_postpones(e))
-        AX_TRY(ax_param_set_last_micro_batch(e->set, last));
+        AX_TRY(ax_param_set_last_micro_batch(e->set, last && !engine_reduces_late(e)));
     int at = piece.chunk * SLOT_TASKS + task + (first ? FIRST : 0) + (last ? LAST : 0);
     return engine_run_task(e, s->task[at], work, s, piece);
 }

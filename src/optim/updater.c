@@ -128,8 +128,8 @@ static ax_status list_launches(ax_updater *u)
     size_t most = (size_t)(2 * u->set->n + ax_offload_buckets(u->set) + 1);
     AX_TRY(ax_calloc(most, sizeof *u->table, &u->table));
     AX_TRY(ax_calloc(most, sizeof *u->launch, &u->launch));
-    list_in_place(u, gathers(u->set));
     list_buckets(u);
+    list_in_place(u, gathers(u->set)); /* last, because the gradients of vectors are reduced last */
     return AX_OK;
 }
 
@@ -231,8 +231,10 @@ static ax_status update(ax_updater *u, const ax_hyper *h, const launch *l)
     return args.n ? u->optim->update(stream, &args) : AX_OK;
 }
 
-static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l)
+static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l, bool reduces)
 {
+    if (reduces)
+        AX_TRY(ax_offload_reduce(u->set, l->bucket));
     if (l->bucket >= 0)
         AX_TRY(ax_offload_acquire(u->set, l->bucket));
     AX_TRY(update(u, h, l));
@@ -244,7 +246,7 @@ static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l)
     return AX_OK;
 }
 
-ax_status ax_updater_step(ax_updater *u, const ax_hyper *h)
+static ax_status run_launches(ax_updater *u, const ax_hyper *h, bool reduces)
 {
     ax_update_numbers now = {.lr = h->lr,
                              .correction1 = 1 - pow(h->beta1, (double)h->step),
@@ -257,6 +259,10 @@ ax_status ax_updater_step(ax_updater *u, const ax_hyper *h)
         u->on_host.correction2 = now.correction2;
     }
     for (int i = 0; i < u->launches; i++)
-        AX_TRY(run_launch(u, h, &u->launch[i]));
+        AX_TRY(run_launch(u, h, &u->launch[i], reduces));
     return AX_OK;
 }
+
+ax_status ax_updater_step(ax_updater *u, const ax_hyper *h) { return run_launches(u, h, false); }
+
+ax_status ax_updater_step_reducing(ax_updater *u, const ax_hyper *h) { return run_launches(u, h, true); }

@@ -27,6 +27,25 @@ static char *element(const ax_tensor *t, int64_t first)
     return (char *)t->data + first * (int64_t)ax_dtype_size(t->dtype);
 }
 
+/* ---- settings ------------------------------------------------------------------------------------ */
+
+/* Returns true if the context's device can use the store itself. */
+static bool is_in_place(const ax_offload *by)
+{
+    return by->optimizer == AX_OFFLOAD_HOST && by->update == AX_OFFLOAD_ON_HOST && !by->discrete;
+}
+
+int64_t ax_offload_chunk(const ax_param_set *set)
+{
+    const struct ax_offload_state *o = set->offload;
+    int64_t elements;
+    if (!o || is_in_place(&o->by) || !o->by.chunk)
+        return 0;
+    return __builtin_mul_overflow(ax_round_up(o->by.bucket, AX_UPDATE_UNIT), o->by.chunk, &elements)
+               ? INT64_MAX
+               : elements;
+}
+
 /* ---- order --------------------------------------------------------------------------------------- */
 
 bool ax_offload_has(const ax_param *p)
@@ -164,7 +183,7 @@ ax_status ax_offload_make(ax_param_set *set)
     size_t *bytes = set->memory.bytes, all = (size_t)(o->arrays * o->elements) * size_of(o);
     AX_TRY(ax_state_store_create(o->ctx->dev, &o->by, all, &o->store));
     bytes[in_file(o) ? AX_MEMORY_FILE : AX_MEMORY_HOST] += all;
-    if (!in_file(o) && o->by.update == AX_OFFLOAD_ON_HOST && !is_remote(o)) {
+    if (is_in_place(&o->by)) {
         address_store(set);
         return AX_OK;
     }
@@ -365,6 +384,11 @@ static ax_status return_weights(ax_param_set *set, int64_t bucket)
 
 int64_t ax_offload_buckets(const ax_param_set *set) { return set->offload ? set->offload->buckets : 0; }
 
+int64_t ax_offload_begin_of(const ax_param_set *set, int64_t bucket)
+{
+    return bucket < ax_offload_buckets(set) ? bucket * set->offload->bucket : -1;
+}
+
 bool ax_param_is_bucketed(const ax_param *p) { return ax_offload_buckets(p->set) && ax_offload_has(p); }
 
 /* Returns where the state of p ends among the offloaded elements; where that of its predecessors ends, if p
@@ -402,6 +426,16 @@ bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)
 ax_stream *ax_offload_stream(const ax_param_set *set)
 {
     return ax_offload_buckets(set) ? &set->offload->stream : set->ctx->stream;
+}
+
+ax_status ax_offload_reduce(ax_param_set *set, int64_t bucket)
+{
+    const struct ax_offload_state *o = set->offload;
+    if (bucket < 0)
+        return ax_param_set_reduce(set, AX_ALL_BUCKETS, AX_ALL_BUCKETS);
+    int64_t k = ax_min(o->by.chunk, o->buckets), ahead = is_remote(o); /* ax_offload_acquire copies the next
+                                                                          bucket's gradients, too */
+    return ax_param_set_reduce(set, (bucket / k + 2) * k, bucket + 1 + ahead);
 }
 
 ax_status ax_offload_acquire(ax_param_set *set, int64_t bucket)

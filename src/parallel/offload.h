@@ -48,6 +48,8 @@ AX_MUST_CHECK ax_status ax_offload_lay_out(ax_param_set *set);
 /* Creates the store and the slots, and counts their bytes in set->memory. */
 AX_MUST_CHECK ax_status ax_offload_make(ax_param_set *set);
 void ax_offload_free(ax_param_set *set);
+/* Returns the first offloaded element of a bucket; -1: there is no such bucket. */
+int64_t ax_offload_begin_of(const ax_param_set *set, int64_t bucket);
 /* Returns true if the state of p that only updates read is offloaded. */
 bool ax_offload_has(const ax_param *p);
 

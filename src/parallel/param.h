@@ -48,12 +48,15 @@ typedef struct ax_param_live {
     const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
                            the padding of its reduce-scatter */
     int now;            /* number of contributions that were added in this micro-batch */
-    int bucket;         /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
+    bool exchanged;     /* the reduced gradient has been exchanged between stages (ax_param_tied_grad) */
+    int bucket, last;   /* indices of the gradient's first and last ax_param_bucket; -1: the gradient needs no
+                           reduction */
     int64_t offloaded;  /* where the parameter's state begins among the elements of offloaded state */
 } ax_param_live;
 
 /* A bucket: parameters whose accumulated gradients are adjacent in memory and are reduced by one all-reduce,
- * or one parameter whose reduction is more than a single all-reduce. */
+ * or a part of such a gradient (ax_offload.chunk), or one parameter whose reduction is more than a single
+ * all-reduce. */
 typedef struct ax_param_bucket {
     int n, missing; /* n: number of parameters; missing: number of parameters that still lack contributions of
                        the last micro-batch */
@@ -90,16 +93,20 @@ struct ax_param_uses {
                                    micro-batch that had any */
 };
 
-/* The arrays whose squares kernel sumsq sums: the master weights or the gradients of a set. */
+/* A table of arrays whose squares kernel sumsq sums. */
 typedef struct ax_param_sums {
     ax_sumsq_array *table; /* host memory, set->n entries */
     ax_sumsq_array *array; /* copy of `table` in device memory */
     int64_t end[2]; /* where the entries of the accumulation dtype end, and those of the compute dtype */
 } ax_param_sums;
 
+/* The arrays of a table: weights as kernels read them; gradients; gradients before their reduction, if they
+ * are reduced in chunks. */
+enum { AX_SUMS_WEIGHTS, AX_SUMS_GRADS, AX_SUMS_PARTIAL, AX_SUMS };
+
 typedef struct ax_param_flow {
     ax_param_live *live;
-    ax_param_sums sums[2]; /* sums[0]: of the master weights; sums[1]: of the gradients */
+    ax_param_sums sums[AX_SUMS];
     ax_param_uses uses;
     int running;         /* index, in `uses`, of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
@@ -108,6 +115,7 @@ typedef struct ax_param_flow {
     int oldest, pending;
     ax_param_bucket *bucket;
     int buckets;
+
     void *tied_piece[2]; /* device memory for pieces of the tied weights' gradient, received from the last
                             pipeline stage; NULL: no trained parameter of this stage is AX_PARAM_LENT */
     ax_comm *tied_comm; /* the communicator along pipe; NULL: no pinned memory is reserved for tied weights */
@@ -131,6 +139,13 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor 
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
+/* Starts the reductions of the gradients that the first `start` buckets of offloaded state need (the
+ * matrices' in the order of the set), and waits for those that the first `wait` buckets need; AX_ALL_BUCKETS:
+ * all gradients. Exchanges gradients of tied weights between stages, once they are reduced. Collective as
+ * ax_param_set_sync_grad. */
+#define AX_ALL_BUCKETS INT64_MAX
+AX_MUST_CHECK ax_status ax_param_set_reduce(ax_param_set *set, int64_t start, int64_t wait);
+
 /* Waits for all collectives of a parameter set that use the frame's memory, and stores in `uses` how many
  * contributions each gradient got since the last call, unless it got none. Callback for ax_frame_at_end. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
@@ -151,16 +166,15 @@ AX_MUST_CHECK ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p);
 
 /* param_tied.c. These functions handle tied weights, which the first and the last pipeline stage share
  * (places AX_PARAM_LENT and AX_PARAM_COPY), and do nothing for other parameters. ax_param_tied_make allocates
- * memory for the exchange of gradients. ax_param_tied_grads adds the last stage's gradients to those of the
+ * memory for the exchange of gradients. ax_param_tied_grad adds the last stage's gradient of p to that of the
  * first stage. ax_param_tied_weights sends p's rounded weights from the first stage to the last one.
- * ax_param_tied_grads and ax_param_tied_weights are collective along pipe. */
+ * * ax_param_tied_grad and ax_param_tied_weights are collective along pipe. */
 AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
-AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);
+AX_MUST_CHECK ax_status ax_param_tied_grad(ax_param *p);
 AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
 
-/* Make and free the tables that list the arrays (master weights, gradients) whose squares kernel sumsq
- * sums. */
+/* Make and free the tables that list the arrays whose squares kernel sumsq sums. */
 AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);
 void ax_param_sums_free(ax_param_set *set);
 

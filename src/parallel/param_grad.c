@@ -15,7 +15,7 @@
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
  * split the batch. In the last micro-batch the reduction of a bucket (gradients that are reduced together)
  * starts as soon as the bucket's last contribution has been added. */
-#include "parallel/param.h"
+#include "parallel/offload.h"
 
 #include <stdlib.h>
 
@@ -81,14 +81,31 @@ static ax_status wait_bucket(ax_param_bucket *b)
 
 /* Returns the bucket's number of elements after p's gradient has joined it, or 0 if the gradient cannot join.
  * To join, the gradient must follow the bucket in memory and be reduced along the same axes, and the result
- * must have at most AX_PARAM_BUCKET elements. */
-static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
+ * must have at most `most` elements. */
+static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room,
+                            int64_t most)
 {
     int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),
             before = ax_round_up(b->count * size, AX_PARAM_ALIGN);
     bool next = b->count && (char *)b->data + before == (char *)p->sum.data;
     int64_t count = before / size + room;
-    return next && axes && b->axes == axes && count <= AX_PARAM_BUCKET ? count : 0;
+    return next && axes && b->axes == axes && count <= most ? count : 0;
+}
+
+/* Gives p's gradient, of `room` elements, buckets of its own: one, or, if a single all-reduce reduces it, one
+ * for each `chunk` elements. axes: those of that all-reduce; 0: the reduction takes more. */
+static void begin_buckets(ax_param_flow *f, ax_param *p, ax_axisset axes, int64_t room, int64_t chunk)
+{
+    int64_t part = axes && chunk ? chunk : room;
+    p->live->bucket = f->buckets;
+    for (int64_t at = 0; at < room; at += part)
+        f->bucket[f->buckets++] =
+            (ax_param_bucket){.n = 1,
+                              .first = p,
+                              .axes = axes,
+                              .data = (char *)p->sum.data + at * (int64_t)ax_dtype_size(p->sum.dtype),
+                              .count = axes ? ax_min(part, room - at) : 0};
+    p->live->last = f->buckets - 1;
 }
 
 /* Adds p's gradient to a bucket (gradients reduced together). A gradient whose reduction is a single
@@ -98,19 +115,31 @@ static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_redistributi
     ax_param_flow *f = set->flow;
     bool flat = steps->n == 1 && steps->step[0].kind == AX_STEP_REDUCE;
     ax_axisset axes = flat ? steps->step[0].axes : 0;
-    int64_t room = ax_param_wire_room(set->ctx, p, &p->sum),
-            count = f->buckets ? joined_count(&f->bucket[f->buckets - 1], p, axes, room) : 0;
-    if (!count)
-        f->bucket[f->buckets++] = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
-    ax_param_bucket *b = &f->bucket[f->buckets - 1];
-    b->n++;
-    b->count = count ? count : flat ? room : 0;
-    p->live->bucket = f->buckets - 1;
+    int64_t room = ax_max(ax_param_wire_room(set->ctx, p, &p->sum), 1), chunk = ax_offload_chunk(set),
+            most = chunk ? ax_min(chunk, AX_PARAM_BUCKET) : AX_PARAM_BUCKET;
+    ax_param_bucket *last = f->buckets ? &f->bucket[f->buckets - 1] : NULL;
+    int64_t count = last ? joined_count(last, p, axes, room, most) : 0;
+    if (!count) {
+        begin_buckets(f, p, axes, room, chunk);
+        return;
+    }
+    last->n++;
+    last->count = count;
+    p->live->bucket = p->live->last = f->buckets - 1;
+}
+
+/* Returns the largest number of buckets that a set can have. */
+static int64_t most_buckets(const ax_param_set *set)
+{
+    int64_t n = set->n, chunk = ax_offload_chunk(set);
+    for (int i = 0; i < set->n && chunk; i++)
+        n += ax_param_wire_room(set->ctx, set->param[i], &set->param[i]->sum) / chunk;
+    return n;
 }
 
 ax_status ax_param_buckets_make(ax_param_set *set)
 {
-    AX_TRY(ax_calloc((size_t)set->n, sizeof *set->flow->bucket, &set->flow->bucket));
+    AX_TRY(ax_calloc((size_t)most_buckets(set), sizeof *set->flow->bucket, &set->flow->bucket));
     for (int vectors = 0; vectors < 2; vectors++)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
@@ -135,8 +164,10 @@ static ax_status count_contribution(ax_param *p)
     live->done++;
     if (++live->now != set->flow->uses.contributions[live->index] || !set->flow->last || live->bucket < 0)
         return AX_OK;
-    ax_param_bucket *b = &set->flow->bucket[live->bucket];
-    return --b->missing ? AX_OK : start_bucket(set, b);
+    for (ax_param_bucket *b = &set->flow->bucket[live->bucket]; b <= &set->flow->bucket[live->last]; b++)
+        if (!--b->missing)
+            AX_TRY(start_bucket(set, b));
+    return AX_OK;
 }
 
 /* Waits for the reduction of the oldest contribution in flight. Adds the result to the gradient, unless the
@@ -434,7 +465,7 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
     AX_TRY(needs_gradients(set));
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->n; i++)
-        set->flow->live[i].started = set->flow->live[i].done = 0;
+        set->flow->live[i].started = set->flow->live[i].done = 0, set->flow->live[i].exchanged = false;
     for (int i = 0; i < set->flow->buckets; i++) {
         if (set->flow->bucket[i].started)
             AX_TRY(wait_bucket(&set->flow->bucket[i]));
@@ -457,19 +488,60 @@ ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last)
 ax_status ax_param_set_sync_grad(ax_param_set *set)
 {
     AX_TRY(needs_gradients(set));
+    AX_TRY(ax_param_set_end_grad(set));
+    return ax_param_set_reduce(set, AX_ALL_BUCKETS, AX_ALL_BUCKETS);
+}
+
+ax_status ax_param_set_end_grad(ax_param_set *set)
+{
+    AX_TRY(needs_gradients(set));
     ax_param_flow *f = set->flow;
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->n; i++)
         if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY && ax_param_trains(set->param[i]) &&
             !is_vector(set->param[i]))
             AX_TRY(zero(set->ctx, &set->param[i]->sum));
-    for (int i = 0; i < f->buckets; i++)
-        if (!f->bucket[i].started)
-            AX_TRY(start_bucket(set, &f->bucket[i]));
-    for (int i = 0; i < f->buckets; i++)
-        AX_TRY(wait_bucket(&f->bucket[i]));
     for (int i = 0; i < set->n; i++)
         AX_TRY(ax_param_all_gather_wait(set->param[i]));
-    f->synced = true;
-    return ax_param_tied_grads(set);
+    return AX_OK;
+}
+
+/* Returns how many of the set's reductions, in their order, the gradients in the first `end` buckets of
+ * offloaded state need. Those of vectors come last. */
+static int reductions_of(const ax_param_set *set, int64_t end)
+{
+    int n = 0;
+    int64_t begin = ax_offload_begin_of(set, end), chunk = ax_offload_chunk(set);
+    if (begin < 0)
+        return set->flow->buckets;
+    for (int i = 0; i < set->n; i++) {
+        const ax_param *p = set->param[i];
+        const ax_param_live *live = p->live;
+        if (is_vector(p) || live->bucket < 0 || live->offloaded >= begin)
+            continue;
+        int64_t parts = ax_ceil_div(begin - live->offloaded, chunk);
+        bool whole = p->place != AX_PARAM_HERE; /* stages exchange a tied gradient as a whole */
+        n = (int)ax_max(n, whole ? live->last + 1 : ax_min(live->bucket + parts, live->last + 1));
+    }
+    return n;
+}
+
+ax_status ax_param_set_reduce(ax_param_set *set, int64_t start, int64_t wait)
+{
+    ax_param_flow *f = set->flow;
+    int started = reductions_of(set, start), waited = reductions_of(set, wait);
+    for (int i = 0; i < started; i++)
+        if (!f->bucket[i].started)
+            AX_TRY(start_bucket(set, &f->bucket[i]));
+    for (int i = 0; i < waited; i++)
+        AX_TRY(wait_bucket(&f->bucket[i]));
+    for (int i = 0; i < set->n; i++) {
+        ax_param_live *live = &f->live[i];
+        if (live->last >= waited || live->exchanged)
+            continue;
+        live->exchanged = true;
+        AX_TRY(ax_param_tied_grad(set->param[i]));
+    }
+    f->synced = waited == f->buckets && wait == AX_ALL_BUCKETS;
+    return AX_OK;
 }

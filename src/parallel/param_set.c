@@ -213,7 +213,7 @@ static ax_status make_flow(ax_param_set *set)
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
         p->live = &set->flow->live[i];
-        *p->live = (ax_param_live){.index = i, .bucket = -1, .cached = p->rest};
+        *p->live = (ax_param_live){.index = i, .bucket = -1, .last = -1, .cached = p->rest};
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
         for (int k = 0; k < AX_STATE_ARRAYS; k++)

@@ -115,18 +115,15 @@ static ax_status receive_and_add(ax_param_set *set, ax_comm *comm, const ax_tens
 
 static int last_stage(const ax_ctx *ctx) { return ax_grid_axis_size(ctx->grid, AX_PIPE) - 1; }
 
-ax_status ax_param_tied_grads(ax_param_set *set)
+ax_status ax_param_tied_grad(ax_param *p)
 {
     ax_comm *comm;
-    for (int i = 0; i < set->n; i++) {
-        ax_param *p = set->param[i];
-        if ((p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY) || p->frozen)
-            continue;
-        AX_TRY(find_comm(set, &comm));
-        AX_TRY(p->place == AX_PARAM_COPY ? move(set->ctx, comm, &p->grad, true, 0)
-                                         : receive_and_add(set, comm, &p->grad, last_stage(set->ctx)));
-    }
-    return AX_OK;
+    ax_ctx *ctx = p->set->ctx;
+    if ((p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY) || p->frozen)
+        return AX_OK;
+    AX_TRY(find_comm(p->set, &comm));
+    return p->place == AX_PARAM_COPY ? move(ctx, comm, &p->grad, true, 0)
+                                     : receive_and_add(p->set, comm, &p->grad, last_stage(ctx));
 }
 
 ax_status ax_param_tied_weights(ax_param *p)

@@ -18,6 +18,7 @@ static ax_parallel parallel_of(const ax_config *config)
         .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
                     .update = (ax_offload_update)config->offload.update,
                     .bucket = config->offload.bucket,
+                    .chunk = config->offload.chunk,
                     .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;

@@ -33,21 +33,22 @@ static const char *describe(const pipe_setup *s, char text[PIPE_TEXT])
     static const char *const places[] = {"none", "host", "file"}, *const updates[] = {"auto", "device",
                                                                                       "host"};
     pipe_describe(s, text);
-    ax_text_add(text, PIPE_TEXT, ", %s: %s updated by %s, buckets of %d", s->device ? s->device : "cpu",
-                places[s->offload.optimizer], updates[s->offload.update], (int)s->offload.bucket);
+    ax_text_add(text, PIPE_TEXT, ", %s: %s updated by %s, buckets of %d, chunks of %d",
+                s->device ? s->device : "cpu", places[s->offload.optimizer], updates[s->offload.update],
+                (int)s->offload.bucket, (int)s->offload.chunk);
     return text;
 }
 
-/* Runs a setup with some ways to offload, every `stride`-th from `first` on. With several ranks one way is
- * enough: a rank's state knows nothing of the others. */
-static void check_ways(const pipe_setup *setup, size_t first, size_t stride)
+/* Runs a setup with the ways of a list from `first` to end-1, and compares with state on the device. */
+static void check_these(const pipe_setup *setup, const ax_offload *list, size_t first, size_t end,
+                        size_t stride)
 {
     pipe_setup s = *setup;
     pipe_result without, with;
     char text[PIPE_TEXT];
     pipe_run(&s, &without);
-    for (size_t i = first, end = grid_ranks(s.grid) > 1 ? first + 1 : AX_COUNT(ways); i < end; i += stride) {
-        s.offload = ways[i];
+    for (size_t i = first; i < end; i += stride) {
+        s.offload = list[i];
         pipe_run(&s, &with);
         if (!pipe_is_same(&with, &without) || with.eval != without.eval)
             fail_msg("%s: losses %.17g %.17g %.17g, not %.17g %.17g %.17g", describe(&s, text), with.loss[0],
@@ -55,6 +56,13 @@ static void check_ways(const pipe_setup *setup, size_t first, size_t stride)
         pipe_free(&with);
     }
     pipe_free(&without);
+}
+
+/* Runs a setup with every `stride`-th way to offload from `first` on. With several ranks one way is enough: a
+ * rank's state knows nothing of the others. */
+static void check_ways(const pipe_setup *s, size_t first, size_t stride)
+{
+    check_these(s, ways, first, grid_ranks(s->grid) > 1 ? first + 1 : AX_COUNT(ways), stride);
 }
 
 /* Models, dtypes, optimizers and grids: postponed weight gradients, tied weights, ZeRO, interleaved chunks.
@@ -83,6 +91,31 @@ static void results_have_the_bits_of_state_on_the_device(void **state)
         check_ways(&setups[i], i ? i % AX_COUNT(ways) : 0, i ? 3 : 1);
 }
 
+/* Gradients that are reduced while buckets are updated. */
+static void chunks_change_nothing(void **state)
+{
+    static const pipe_setup late[] = {
+        {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_BF16},
+        {.grid = {{1, 1, 1, 1, 3}}, .micro_batches = 2, .compute = AX_F32},
+        {.grid = {{1, 1, 2, 1, 2}}, .zero = 1, .micro_batches = 1, .compute = AX_BF16, .optim = "sgd"},
+        {.grid = {{1, 1, 1, 2, 2}}, .zero = 1, .micro_batches = 3, .compute = AX_BF16, .tied = true},
+        {.grid = {{2, 1, 1, 2, 2}}, .postpone = 1, .micro_batches = 2, .compute = AX_F32, .tied = true},
+        {.grid = {{1, 1, 2, 1, 2}}, .zero = 3, .micro_batches = 1, .compute = AX_BF16, .lazy = true},
+    };
+    static const ax_offload chunks[] = {
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_DEVICE, .bucket = 64, .chunk = 3},
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_DEVICE, .bucket = 700, .chunk = 1},
+        {AX_OFFLOAD_FILE, AX_OFFLOAD_ON_DEVICE, .bucket = 1000, .chunk = 4},
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_DEVICE, .chunk = INT64_MAX},
+    };
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(late); i++) {
+        pipe_setup s = late[i];
+        s.unclipped = true;
+        check_these(&s, chunks, i % AX_COUNT(chunks), i % AX_COUNT(chunks) + 1, 1);
+    }
+}
+
 /* The memory of check:cpu must not be accessed while no kernel or copy runs. */
 static void nothing_else_accesses_the_device(void **state)
 {
@@ -99,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_have_the_bits_of_state_on_the_device),
+        cmocka_unit_test(chunks_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

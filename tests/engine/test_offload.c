@@ -116,6 +116,37 @@ static void chunks_change_nothing(void **state)
     }
 }
 
+/* A gradient that is not finite, in the first, a middle and the last bucket, on one rank: nothing is updated.
+ */
+static void steps_that_are_not_finite_change_nothing(void **state)
+{
+    static const pipe_setup finite[] = {
+        {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_BF16},
+        {.grid = {{1, 1, 1, 1, 2}}, .micro_batches = 2, .compute = AX_F32, .unclipped = true},
+        {.grid = {{1, 1, 2, 1, 1}},
+         .micro_batches = 2,
+         .compute = AX_BF16,
+         .unclipped = true,
+         .optim = "sgd"},
+        {.grid = {{1, 1, 1, 1, 2}}, .zero = 1, .micro_batches = 2, .compute = AX_F32},
+    };
+    static const ax_offload by[] = {
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_DEVICE, .bucket = 700, .chunk = 2},
+        {AX_OFFLOAD_FILE, .bucket = 1000, .chunk = 2},
+        {.optimizer = AX_OFFLOAD_HOST},
+    };
+    static const double numbers[] = {NAN, INFINITY, -INFINITY};
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(finite); i++)
+        for (int k = 0; k < 3; k++) {
+            pipe_setup s = finite[i];
+            s.poison = numbers[k];
+            s.poison_at = (double)((k + (int)i) % 3) / 2;
+            s.poisoned_rank = grid_ranks(s.grid) - 1;
+            check_these(&s, by, (size_t)k % AX_COUNT(by), (size_t)k % AX_COUNT(by) + 1, 1);
+        }
+}
+
 /* The memory of check:cpu must not be accessed while no kernel or copy runs. */
 static void nothing_else_accesses_the_device(void **state)
 {
@@ -133,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_have_the_bits_of_state_on_the_device),
         cmocka_unit_test(chunks_change_nothing),
+        cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,34 @@ static ax_status give_up(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, in
     return ax_param_set_zero_grad(ax_engine_params(engine));
 }
 
+typedef struct poisoning {
+    const pipe_setup *s;
+    ax_param_set *set;
+    int64_t reads;
+} poisoning;
+
+/* Like `rows`, but before the last micro-batch, which adds to the gradients, a number among them becomes not
+ * finite. */
+static ax_status rows_of_poison(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    poisoning *by = source;
+    const ax_grid *g = by->set->ctx->grid;
+    int64_t all = 0, at = 0;
+    if (++by->reads < by->s->micro_batches || ax_grid_rank(g) != by->s->poisoned_rank)
+        return rows(NULL, first, end, out);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < by->set->n; i++) {
+            const ax_tensor *t = &by->set->param[i]->sum;
+            int64_t n = t->ndim >= 2 && t->data ? ax_tensor_count(g, t) : 0,
+                    wanted = (int64_t)(by->s->poison_at * (double)(all - 1));
+            if (pass && at <= wanted && wanted < at + n)
+                ax_store(t->dtype, t->data, wanted - at, by->s->poison);
+            at += pass ? n : 0;
+            all += pass ? 0 : n;
+        }
+    return rows(NULL, first, end, out);
+}
+
 typedef struct stopping {
     ax_engine *engine;
     ax_comm *stage; /* the ranks of this rank's stage */
@@ -154,9 +182,11 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
         if (i == 1 && s->grid.of[AX_PIPE] > 1)
             AX_TRY(give_up(ctx, engine, s, global, targets, &h));
-        AX_TRY(ax_engine_step(engine, i + 1, rows, NULL, targets, &h));
+        bool poisoned = i == 1 && s->poison != 0;
+        poisoning by = {s, ax_engine_params(engine), 0};
+        AX_TRY(ax_engine_step(engine, i + 1, poisoned ? rows_of_poison : rows, &by, targets, &h));
         AX_TRY(ax_engine_result(engine, &r));
-        EXPECT(r.finite || s->compute == AX_F16);
+        EXPECT(poisoned ? !r.finite && r.culprit && !r.culprit_weights : r.finite || s->compute == AX_F16);
         double eval;
         if (i == 0) /* between two steps, as in a run; the last micro-batch is not full */
             AX_TRY(ax_engine_eval(engine, rows, NULL, global - 1, &eval));
@@ -350,10 +380,18 @@ const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT])
     return text;
 }
 
+/* Whether norms are equal; those of a step that is not finite may be any NaN, or infinite. */
+static bool same_norms(const pipe_result *a, const pipe_result *b)
+{
+    for (int i = 0; i < PIPE_STEPS; i++)
+        if (a->norm[i] != b->norm[i] && (isfinite(a->norm[i]) || isfinite(b->norm[i])))
+            return false;
+    return true;
+}
+
 bool pipe_is_same(const pipe_result *got, const pipe_result *one)
 {
-    return !memcmp(got->loss, one->loss, sizeof got->loss) &&
-           !memcmp(got->norm, one->norm, sizeof got->norm) && got->n == one->n &&
+    return !memcmp(got->loss, one->loss, sizeof got->loss) && same_norms(got, one) && got->n == one->n &&
            !memcmp(got->values, one->values, (size_t)got->n * sizeof *got->values);
 }
 

@@ -34,7 +34,12 @@ typedef struct pipe_setup {
     const char *optim;    /* NULL: "adamw" */
     ax_offload offload;
     bool unclipped; /* without a largest gradient norm */
-    bool stops;     /* runs only one step, which the last rank asks to give up at its first micro-batch */
+    /* The second step is not finite: `poison` (0: none) is stored among the gradients of the matrices of rank
+     * poisoned_rank, at this fraction of all their elements. Needs two micro-batches, a device that the host
+     * can access, and one stage. */
+    double poison, poison_at;
+    int poisoned_rank;
+    bool stops; /* runs only one step, which the last rank asks to give up at its first micro-batch */
 } pipe_setup;
 
 typedef struct pipe_result {

@@ -543,6 +543,7 @@ ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n, co
                                                          .y = is_remote(o) ? mine : target,
                                                          .x_dtype = s->dtype,
                                                          .y_dtype = to->dtype}));
+    AX_TRY(ax_stream_wait(&o->stream)); /* the first bucket may come to the slot next, on a copy stream */
     return is_remote(o) ? ax_copy_in(o->ctx->stream, target, mine, (size_t)n * ax_dtype_size(to->dtype))
                         : AX_OK;
 }

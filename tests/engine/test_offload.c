@@ -159,6 +159,53 @@ static void nothing_else_accesses_the_device(void **state)
     check_ways(&s, 5, 3);
 }
 
+/* How late copies of the emulated GPU are, in polls; by turns if below 0. */
+static void delay(long polls)
+{
+    emulated_delay_fn *set = (emulated_delay_fn *)(uintptr_t)emulated_function(EMULATED_DELAY);
+    if (set)
+        set(polls);
+}
+
+/* The bits do not depend on when copies end. If the host updates, its kernels round otherwise than those of
+ * the GPU: three steps of AdamW amplify roundings of 6e-8 to less than a step of lr, 0.01. */
+static void copies_of_a_gpu_may_be_early_or_late(void **state)
+{
+    static const long late[] = {-1, 0, 4};
+    static const ax_offload by[] = {
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_DEVICE, .bucket = 1500, .chunk = 2},
+        {AX_OFFLOAD_FILE, AX_OFFLOAD_ON_DEVICE, .bucket = 2000},
+        {AX_OFFLOAD_HOST, AX_OFFLOAD_ON_HOST, .bucket = 2000},
+        {AX_OFFLOAD_FILE, AX_OFFLOAD_ON_HOST, .bucket = 1500, .chunk = 1},
+    };
+    (void)state;
+    if (ax_device_absent("cuda"))
+        skip();
+    for (size_t i = 0; i < AX_COUNT(late); i++)
+        for (int fp32 = 0; fp32 < 2; fp32++) {
+            pipe_setup s = {.grid = {{1, 1, 1, 1, 1}},
+                            .micro_batches = 1,
+                            .device = "cuda",
+                            .unclipped = true,
+                            .compute = fp32 ? AX_F32 : AX_BF16};
+            pipe_result with, without;
+            char text[PIPE_TEXT];
+            delay(-1);
+            pipe_run(&s, &without);
+            for (size_t k = (size_t)fp32; k < AX_COUNT(by); k += 2) {
+                s.offload = by[k];
+                delay(late[i]);
+                pipe_run(&s, &with);
+                bool same = pipe_is_same(&with, &without), near = pipe_is_near(&with, &without);
+                if (by[k].update == AX_OFFLOAD_ON_HOST ? !near : !same)
+                    fail_msg("%s: copies late by %ld", describe(&s, text), late[i]);
+                pipe_free(&with);
+            }
+            pipe_free(&without);
+        }
+    delay(-1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +213,7 @@ int main(void)
         cmocka_unit_test(chunks_change_nothing),
         cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
+        cmocka_unit_test(copies_of_a_gpu_may_be_early_or_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,7 +399,7 @@ bool pipe_is_same(const pipe_result *got, const pipe_result *one)
  * sum of two sums, which are added in another order than with one stage. Relative to the norm, this changes
  * the gradient by some roundings of the accumulation dtype (fp32: 6e-8 each). Three steps of AdamW amplify
  * the change where the second moment is small, but to less than one step of lr, 0.01. */
-static bool is_near(const pipe_result *got, const pipe_result *one)
+bool pipe_is_near(const pipe_result *got, const pipe_result *one)
 {
     double loss = fabs(got->loss[PIPE_STEPS - 1] - one->loss[PIPE_STEPS - 1]),
            norm = fabs(got->norm[0] / one->norm[0] - 1);
@@ -414,7 +414,7 @@ void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result
     char text[PIPE_TEXT];
     /* The sum of micro-batches' losses is rounded in double. */
     bool eval = fabs(got->eval / one->eval - 1) < (s->tied ? 1e-4 : 1e-12);
-    if (eval && (s->tied ? is_near(got, one) : pipe_is_same(got, one)))
+    if (eval && (s->tied ? pipe_is_near(got, one) : pipe_is_same(got, one)))
         return;
     fail_msg("%s: losses %.17g %.17g %.17g, not %.17g %.17g %.17g; norm %.17g, not %.17g; eval %.17g, "
              "not %.17g",

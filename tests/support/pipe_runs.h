@@ -67,6 +67,8 @@ const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
 
 /* Whether losses, norms and values are equal in all bits. */
 bool pipe_is_same(const pipe_result *got, const pipe_result *one);
+/* Whether losses, norms and weights differ by no more than roundings, which three steps amplify. */
+bool pipe_is_near(const pipe_result *got, const pipe_result *one);
 /* Fails unless the results are equal in all bits or, if the model is tied, nearly equal. */
 void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
 

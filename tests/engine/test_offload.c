@@ -1,6 +1,7 @@
 /* Offloaded state: wherever it is and whatever updates it, a run has the bits of one that keeps it on the
  * device. CTest runs this with the emulated GPU, whose copies can be early or late (support/emulated.h), so
  * that a missing wait shows. */
+#include "axonn/model.h"
 #include "support/emulated.h"
 #include "support/pipe_runs.h"
 #include "support/ranks.h"
@@ -159,6 +160,84 @@ static void nothing_else_accesses_the_device(void **state)
     check_ways(&s, 5, 3);
 }
 
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* A model whose matrices have no padding: all sizes are multiples of 64. */
+static ax_status make_model(ax_ctx *ctx, const char *family, bool lora, ax_model **model)
+{
+    ax_model_config config;
+    const ax_family *of;
+    AX_TRY(ax_family_find(family, &of));
+    config = ax_model_config_defaults(of);
+    config.layers = 2, config.hidden = 64, config.ffn = 128, config.vocab = 128, config.seq_len = 64;
+    config.heads = config.kv_heads = 4;
+    static const ax_low_rank updates[] = {{64, 2, 0}, {64, 2, 0}};
+    ax_status status = lora ? ax_model_config_set_updates(&config, AX_MATRIX_Q, updates) : AX_OK;
+    if (status == AX_OK)
+        status = ax_model_create(ctx, &config, &(ax_model_use){.positions = 64}, model);
+    ax_model_config_fini(&config);
+    return status;
+}
+
+/* Returns what the table of docs/training.md says that weights, gradients and state take on the device, in
+ * bf16 with AdamW. Vectors are fp32: weights, gradients and two moments. */
+static size_t table_bytes(const ax_param_set *set, int64_t bucket)
+{
+    const ax_grid *g = set->ctx->grid;
+    int64_t bytes = 0, offloaded = 0;
+    for (int i = 0; i < set->n; i++) {
+        const ax_param *p = set->param[i];
+        int64_t weights = ax_tensor_count(g, &p->rest), sum = ax_tensor_count(g, &p->sum),
+                grad = ax_tensor_count(g, &p->grad);
+        if (p->rest.ndim < 2) {
+            bytes += ax_round_up((p->frozen ? 4 : 4 + 4) * weights, 64) + (p->frozen ? 0 : 8 * weights);
+            continue;
+        }
+        bytes += 2 * weights + (p->frozen ? 0 : 4 * sum + (sum == grad ? 0 : 4 * grad));
+        offloaded += p->frozen ? 0 : grad;
+    }
+    int64_t buckets = ax_ceil_div(offloaded, bucket);
+    return (size_t)(bytes + 12 * ax_min(bucket, offloaded) * ax_min(buckets, 3));
+}
+
+static void check_table(const char *family, bool lora, int zero, int64_t bucket)
+{
+    ax_parallel parallel = ax_parallel_default;
+    parallel.zero = zero;
+    parallel.offload = (ax_offload){
+        .optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_DEVICE, .bucket = bucket, .discrete = true};
+    ax_ctx *ctx;
+    ax_model *model;
+    ax_param_set *set;
+    assert_int_equal(ax_ctx_create_dry(1, 2, (ax_grid_size){{1, 1, 1, 1, 2}}, AX_BF16, &parallel, &ctx),
+                     AX_OK);
+    assert_int_equal(make_model(ctx, family, lora, &model), AX_OK);
+    assert_int_equal(ax_layer_param_set(model->root, 2, &set), AX_OK);
+    const size_t *bytes = set->memory.bytes;
+    size_t got = bytes[AX_MEMORY_WEIGHTS] + bytes[AX_MEMORY_COPIES] + bytes[AX_MEMORY_GRADIENTS] +
+                 bytes[AX_MEMORY_OPTIMIZER] + bytes[AX_MEMORY_RING];
+    if (got != table_bytes(set, bucket))
+        fail_msg("%s, zero %d, buckets of %d: %zu bytes, not %zu", family, zero, (int)bucket, got,
+                 table_bytes(set, bucket));
+    ax_param_set_destroy(&set);
+    ax_model_destroy(&model);
+    ax_ctx_destroy(&ctx);
+}
+
+static void memory_is_that_of_the_table(void **state)
+{
+    static const int64_t buckets[] = {64, 7808, AX_OFFLOAD_BUCKET};
+    (void)state;
+    for (int zero = 0; zero < 4; zero++)
+        for (size_t i = 0; i < AX_COUNT(buckets); i++) {
+            check_table("gpt2", false, zero, buckets[i]);
+            check_table("llama", false, zero, buckets[i]);
+            check_table("llama", true, zero, buckets[i]);
+        }
+}
+
+/* ---- GPUs ---------------------------------------------------------------------------------------- */
+
 /* How late copies of the emulated GPU are, in polls; by turns if below 0. */
 static void delay(long polls)
 {
@@ -213,6 +292,7 @@ int main(void)
         cmocka_unit_test(chunks_change_nothing),
         cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
+        cmocka_unit_test(memory_is_that_of_the_table),
         cmocka_unit_test(copies_of_a_gpu_may_be_early_or_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

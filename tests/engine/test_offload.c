@@ -179,7 +179,7 @@ static ax_status make_model(ax_ctx *ctx, const char *family, bool lora, ax_model
     return status;
 }
 
-/* Returns what the table of docs/training.md says that weights, gradients and state take on the device, in
+/* Returns what the table of docs/howto.md says that weights, gradients and state take on the device, in
  * bf16 with AdamW. Vectors are fp32: weights, gradients and two moments. */
 static size_t table_bytes(const ax_param_set *set, int64_t bucket)
 {

@@ -359,8 +359,7 @@ static ax_status fetch_grads(ax_param_set *set, int64_t bucket)
     ax_offload_slot *s = slot_of(o, bucket);
     ax_stream out = ax_copy_stream(o->ctx->dev, AX_TO_HOST);
     s->fetched = bucket;
-    AX_TRY(after_kernels(o, s, &out));
-    AX_TRY(ax_stream_await(&out, s->left)); /* the weights of the slot's last bucket */
+    AX_TRY(after_kernels(o, s, &out)); /* also after the weights of the slot's last bucket have left */
     AX_TRY(copy_parts(set, bucket, true, AX_TO_HOST));
     if (o->first != AX_STATE_MASTER)
         AX_TRY(copy_parts(set, bucket, false, AX_TO_HOST));
@@ -461,7 +460,7 @@ ax_status ax_offload_release(ax_param_set *set, int64_t bucket)
     ax_offload_slot *s = slot_of(o, bucket);
     ax_stream out = ax_copy_stream(o->ctx->dev, AX_TO_HOST);
     if (in_file(o)) {
-        AX_TRY(ax_state_store_wait(o->store, &s->out));
+        AX_TRY(ax_state_store_wait(o->store, &s->out)); /* it is done, but may have failed */
         list_parts(o, s, true, &s->out);
     }
     s->leaves = s->staging;

@@ -533,7 +533,8 @@ typedef struct ax_fill_args {
 } ax_fill_args;
 
 /* Random initial weights: y = mean + std·ax_rng_normal(key, global index) over the part [lo, lo+n) of a
- * global array of shape `extent`, whose unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
+ * global array of shape `extent`, whose unused leading dims are 1. y: F64, F32, BF16 or F16, dense
+ * [n0,n1,n2,n3]. */
 typedef struct ax_init_normal_args {
     int64_t extent[4], lo[4], n[4];
     uint64_t key;

@@ -472,7 +472,7 @@ ROW(copy_box, accumulate, TAKES(dtype, a->accumulate ? ACTIVATION : ALL),
 
 ROW(fill, dtype, TAKES(dtype, ALL), 0, OUT(a->y, T, VECTOR(a->n)));
 
-ROW(init_normal, dtype, TAKES(dtype, ACCUM), 4 * TRANSCENDENTAL * REAL(box_count(a->n)),
+ROW(init_normal, dtype, TAKES(dtype, ACTIVATION), 4 * TRANSCENDENTAL * REAL(box_count(a->n)),
     OUT(a->y, T, VECTOR(box_count(a->n))));
 
 ROW(clip, numbers, NO_DTYPE, REAL(a->n),

@@ -111,16 +111,6 @@ static void describe_box(const ax_ctx *ctx, const ax_param *p, ax_init_normal_ar
     }
 }
 
-/* Draws normal random numbers for this rank's box of the master weights into y. */
-static ax_status draw_box(ax_ctx *ctx, const ax_param *p, ax_dtype dtype, void *y)
-{
-    ax_init_normal_args args;
-    describe_box(ctx, p, &args);
-    args.y = y;
-    args.dtype = dtype;
-    return p->state[AX_STATE_MASTER].n ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
-}
-
 /* Draws n elements of the rank's box from element `first` on, all in one row, or all of some rows, which the
  * box has one after the other. The rows are those of the last two dims. */
 static ax_status draw_piece(ax_ctx *ctx, const ax_param *p, int64_t first, int64_t rows, int64_t cols)
@@ -156,25 +146,17 @@ static ax_status draw_pieces(ax_ctx *ctx, const ax_param *p)
     return AX_OK;
 }
 
-/* Draws the initial weights of a parameter. Weights that are not trained may be stored in 16 bits; they are
- * drawn in the accumulation dtype first, and then rounded. */
+/* Draws the initial weights of a parameter. */
 static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     const ax_param_state *s = &p->state[AX_STATE_MASTER];
-    void *wide;
+    ax_init_normal_args args;
     if (s->offload)
         return draw_pieces(ctx, p);
-    if (s->dtype == ctx->accum)
-        return draw_box(ctx, p, s->dtype, s->data);
-    size_t bytes = (size_t)s->n * ax_dtype_size(ctx->accum) + 1;
-    AX_TRY(ax_ctx_alloc(ctx, bytes, &wide));
-    ax_status status = draw_box(ctx, p, ctx->accum, wide);
-    if (status == AX_OK)
-        status = convert(ctx, s->n, ctx->accum, wide, s->dtype, s->data);
-    if (status == AX_OK)
-        status = ax_stream_wait(ctx->stream);
-    ax_ctx_free(ctx, wide, bytes);
-    return status;
+    describe_box(ctx, p, &args);
+    args.y = s->data;
+    args.dtype = s->dtype;
+    return s->n ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
 }
 
 /* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors

@@ -470,7 +470,7 @@ bool kc_build_init_normal(kernel_case *c, int index)
                                           {{2, 3, 5, 7}, {0, 0, 0, 0}, {2, 3, 5, 7}},
                                           {{1, 1, 301, 257}, {0, 0, 100, 1}, {1, 1, 129, 255}}};
     ARGS(init_normal);
-    if (!kc_takes(c, KC_ACCUM) || index >= (int)AX_COUNT(boxes))
+    if (!kc_takes(c, KC_ACTIVATION) || index >= (int)AX_COUNT(boxes))
         return false;
     int64_t count = 1;
     for (int i = 0; i < 4; i++) {

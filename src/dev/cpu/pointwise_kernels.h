@@ -580,7 +580,7 @@ static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
                 if (a->dtype == AX_F32)
                     ((float *)a->y)[r * cols + c + l] = (float)value;
                 else
-                    ((double *)a->y)[r * cols + c + l] = value;
+                    ax_store(a->dtype, a->y, r * cols + c + l, value);
             }
             c += some;
         }

@@ -331,7 +331,7 @@ template <class U> ax_status copy_as(ax_stream *stream, const ax_copy_box_args *
     return each<1>(stream, elements(a->n), false, copy_box<U>{*a, a->n});
 }
 
-template <class A> struct init_normal {
+template <class T> struct init_normal {
     ax_init_normal_args a;
     template <int N> __device__ void run(int64_t at) const
     {
@@ -344,7 +344,7 @@ template <class A> struct init_normal {
             float z[4];
             ax_philox_normals(a.key, index / 4, z);
             float mine = which == 0 ? z[0] : which == 1 ? z[1] : which == 2 ? z[2] : z[3];
-            ((A *)a.y)[item] = (A)(a.mean + a.std * (double)mine);
+            ((T *)a.y)[item] = narrow<T, double>::of(a.mean + a.std * (double)mine);
         }
     }
 };
@@ -417,8 +417,8 @@ ax_status ax_cuda_copy_box(ax_stream *stream, const void *args)
 ax_status ax_cuda_init_normal(ax_stream *stream, const void *args)
 {
     const ax_init_normal_args *a = (const ax_init_normal_args *)args;
-    return by_accum(a->dtype, [&](auto t) {
-        typedef decltype(t) A;
-        return each<1>(stream, elements(a->n), false, init_normal<A>{*a});
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<1>(stream, elements(a->n), false, init_normal<T>{*a});
     });
 }

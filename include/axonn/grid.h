@@ -222,6 +222,8 @@ typedef struct ax_ctx {
     uint64_t seed;
     ax_parallel parallel; /* must not change once layers or parameters exist */
     bool owns_world;      /* ax_ctx_destroy destroys `world` */
+    size_t held, peak; /* bytes that the device holds for this rank, now and at most so far (ax_ctx_held) */
+    size_t most;       /* bytes that it may hold (runtime.device_memory); 0: no limit */
 } ax_ctx;
 
 /* The compute threads of a rank, and the cores to which they are bound. */
@@ -265,12 +267,23 @@ void ax_ctx_destroy(ax_ctx **ctx);
 
 /* Allocates device memory in which collectives are fastest: by ax_comm_alloc of the world if the device uses
  * host memory, else by ax_device_alloc. For set-up, never within a step. Pass the same `bytes` to
- * ax_ctx_free; NULL may be freed. Not collective. AX_ERR_MEMORY. */
+ * ax_ctx_free; NULL may be freed. Not collective. AX_ERR_MEMORY, also if the device would then hold more than
+ * runtime.device_memory allows. */
 AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
 void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
+/* Return the bytes that the device holds for this rank, now and at most so far: the scratch memory of its
+ * kernels (ax_device_workspace), which is allocated when the context opens the device, and all that
+ * ax_ctx_alloc has allocated, as many bytes as were asked for. What libraries and drivers take beside that is
+ * not counted (ax_device_held measures it). */
+size_t ax_ctx_held(const ax_ctx *ctx);
+size_t ax_ctx_peak(const ax_ctx *ctx);
+/* Sets *bytes to the bytes that a rank's device may hold, the value of runtime.device_memory; 0: no limit. A
+ * context keeps the value that it was created with; contexts of dry runs have no limit. AX_ERR_USAGE if the
+ * environment variable is wrong. */
+AX_MUST_CHECK ax_status ax_ctx_find_limit(size_t *bytes);
 
-/* The classes of a rank's memory: X(ID, name in the log, where it is: DEVICE, HOST, or DISK). One buffer in
- * BATCH is in host memory. */
+/* The classes of a rank's memory: X(ID, name in the log, where it is: DEVICE, HOST or DISK). The classes on
+ * the device are what ax_ctx_peak counts. */
 /* clang-format off */
 #define AX_MEMORY(X)                                                                                         \
     /* Master weights, and weights that kernels read without a copy of their own: vectors, frozen weights, */ \
@@ -306,11 +319,12 @@ typedef enum ax_memory_class {
 typedef struct ax_memory {
     size_t bytes[AX_MEMORY_CLASSES];
 } ax_memory;
-/* Returns the bytes of all classes of device memory. */
+typedef enum ax_memory_place { AX_MEMORY_ON_DEVICE, AX_MEMORY_ON_HOST, AX_MEMORY_ON_DISK } ax_memory_place;
+/* Returns the bytes of all classes at a place; ax_memory_total those on the device. */
+size_t ax_memory_on(const ax_memory *memory, ax_memory_place place);
 size_t ax_memory_total(const ax_memory *memory);
-/* Prints each class of device memory that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns
- * out. */
-char *ax_memory_print(const ax_memory *memory, char out[512]);
+/* Prints each class at a place that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns out. */
+char *ax_memory_print(const ax_memory *memory, ax_memory_place place, char out[512]);
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,9 @@ extern "C" {
       "through files in this directory, a tmpfs")                                                            \
     X(RANKS_PER_NODE, ranks_per_node, INT, int64_t, "0", "[0, 65536]", NULL, "N", false,                     \
       "communicate as if each machine were several machines of N ranks each, for tests; 0: off")             \
+    X(DEVICE_MEMORY, device_memory, INT, int64_t, "0", "[0, 1152921504606846976]", NULL,         \
+      "BYTES", false,                                                                                        \
+      "most bytes that each rank's device may hold, on device cpu in host memory; 0: no limit")              \
     X(PLUGINS, plugins, PATH, char *, "auto", NULL, "auto", "DIR", false,                                    \
       "directory of libaxonn_cuda.so, the plugin for device cuda; auto: the directory of the axonn "         \
       "library or program")                                                                                  \
@@ -93,10 +96,11 @@ AX_MUST_CHECK ax_status ax_runtime_check(void);
 
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
  * shared_memory or ranks_per_node affects only worlds (ax_comm_world_create) that are created later. A new
- * value of isa or attention affects only devices that are opened later; a new value of plans or plan_seconds,
- * only such devices and later calls of ax_device_keep_plans. A new value of graphs affects only replays that
- * are created later (ax_replay_create). AX_ERR_USAGE if the value is not allowed, or comes too late
- * (ax_runtime_fix). */
+ * value of device_memory affects only contexts (ax_ctx) that are created and plans that are checked later. A
+ * new value of isa or attention affects only devices that are opened later; a new value of plans or
+ * plan_seconds, only such devices and later calls of ax_device_keep_plans. A new value of graphs affects only
+ * replays that are created later (ax_replay_create). AX_ERR_USAGE if the value is not allowed, or comes too
+ * late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
  * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */

@@ -42,7 +42,7 @@ static const ax_option comm_options[] = {
 typedef struct bench {
     ax_comm *world;
     const args *args;
-    ax_device *dev;            /* NULL: host memory */
+    ax_ctx ctx;                /* without a grid: only allocates on the device */
     ax_stream on_dev, *stream; /* stream: &on_dev, or NULL for host memory */
     char *send[2], *recv[2];
     char *sweep; /* memory of twice the size of the last-level cache, at least 32 MiB; writing it evicts the
@@ -122,7 +122,7 @@ static ax_status time_ours(const bench *b, const ax_coll_args *a, double *second
     AX_TRY(ax_barrier(b->world));
     double begin = ax_now();
     AX_TRY(call_ours(b, a));
-    if (b->dev)
+    if (b->stream)
         AX_TRY(ax_stream_wait(b->stream));
     *seconds = ax_now() - begin;
     return AX_OK;
@@ -262,7 +262,7 @@ static ax_status run_cases(bench *b)
             AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
                 break;
-            if (!b->dev) /* cold case, only on the host: a GPU's caches are not flushed */
+            if (!b->stream) /* cold case, only on the host: a GPU's caches are not flushed */
                 AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
         }
     return AX_OK;
@@ -293,37 +293,26 @@ static size_t describe_machine(char *name, size_t size)
     return cache;
 }
 
-/* Opens this rank's GPU (the ranks of a machine take its GPUs in turn) and sets up collectives from GPU to
- * GPU (ax_comm_connect). Does nothing for device cpu. */
+/* Opens this rank's device (the ranks of a machine take its GPUs in turn) and, on GPUs, sets up collectives
+ * from GPU to GPU (ax_comm_connect). */
 static ax_status open_device(bench *b)
 {
     ax_threads threads = {0};
     char why[AX_COMM_WHY];
-    if (!strcmp(b->args->device, "cpu"))
-        return AX_OK;
-    AX_TRY(ax_threads_share(b->world, 1, &threads));
+    b->ctx.world = b->world;
+    AX_TRY(ax_ctx_find_limit(&b->ctx.most));
+    if (strcmp(b->args->device, "cpu") != 0)
+        AX_TRY(ax_threads_share(b->world, 1, &threads));
     ax_binding mine = {.local_rank = threads.binding.local_rank};
-    AX_TRY(ax_comm_agree(b->world, ax_device_open_bound(b->args->device, 1, &mine, &b->dev)));
-    b->on_dev.dev = b->dev;
+    AX_TRY(ax_comm_agree(b->world, ax_device_open_bound(b->args->device, 1, &mine, &b->ctx.dev)));
+    if (ax_device_uses_host_memory(b->ctx.dev))
+        return AX_OK;
+    b->on_dev.dev = b->ctx.dev;
     b->stream = &b->on_dev;
-    AX_TRY(ax_comm_connect(b->world, b->dev, "all ranks", why));
+    AX_TRY(ax_comm_connect(b->world, b->ctx.dev, "all ranks", why));
     if (*why)
         ax_log(AX_LOG_INFO, "collectives go through host memory: %s", why);
     return AX_OK;
-}
-
-static ax_status alloc_buffer(bench *b, size_t bytes, char **out)
-{
-    return b->dev ? ax_device_alloc(b->dev, bytes, (void **)out)
-                  : ax_comm_alloc(b->world, bytes, (void **)out);
-}
-
-static void free_buffer(bench *b, char *memory, size_t bytes)
-{
-    if (b->dev)
-        ax_device_free(b->dev, memory, bytes);
-    else
-        ax_comm_free(b->world, memory, bytes);
 }
 
 static ax_status prepare(bench *b)
@@ -334,12 +323,12 @@ static ax_status prepare(bench *b)
     b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
     AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
     AX_TRY(open_device(b));
-    AX_TRY(alloc_buffer(b, bytes, &b->send[0]));
-    AX_TRY(alloc_buffer(b, bytes, &b->recv[0]));
+    AX_TRY(ax_ctx_alloc(&b->ctx, bytes, (void **)&b->send[0]));
+    AX_TRY(ax_ctx_alloc(&b->ctx, bytes, (void **)&b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
     /* Each rank writes its buffers first (first touch), so that their pages lie in its own NUMA memory. */
-    for (int library = b->dev != NULL; library < 2; library++) {
+    for (int library = b->stream != NULL; library < 2; library++) {
         memset(b->send[library], 0, bytes);
         memset(b->recv[library], 0, bytes);
     }
@@ -349,10 +338,10 @@ static ax_status prepare(bench *b)
 static void release(bench *b)
 {
     size_t bytes = (size_t)b->args->largest + 4096;
-    free_buffer(b, b->send[0], bytes);
-    free_buffer(b, b->recv[0], bytes);
+    for (int i = 0; i < 2 && b->ctx.dev; i++)
+        ax_ctx_free(&b->ctx, i ? b->recv[0] : b->send[0], bytes);
     ax_comm_disconnect(b->world);
-    ax_device_close(&b->dev);
+    ax_device_close(&b->ctx.dev);
     free(b->send[1]);
     free(b->recv[1]);
     free(b->sweep);

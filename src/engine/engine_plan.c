@@ -67,7 +67,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     out->memory = e->set->memory;
     size_t *bytes = out->memory.bytes;
     bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->frame);
-    bytes[AX_MEMORY_BATCH] += (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e) +
+    bytes[AX_MEMORY_BATCH] += (size_t)slots * engine_batch_bytes(e) + engine_numbers_bytes(e) +
                               (e->updater ? ax_updater_bytes(e->updater) : 0);
     bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(e->model->root);
     bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(e->pipeline);

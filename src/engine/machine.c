@@ -1,4 +1,4 @@
-/* Compares the memory of each machine, or of each GPU, with the bytes that all ranks sharing this memory need
+/* Compares what each device, each GPU and each machine has with the bytes that all ranks sharing it need
  * together. */
 #include "engine/machine.h"
 
@@ -6,54 +6,106 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What each rank sends to all other ranks. `need` and `available` are in bytes. */
+/* What each rank sends to all other ranks. */
 typedef struct member {
-    uint64_t host; /* hash of the host and, on a GPU, of the GPU: equal on ranks that share the memory */
-    int64_t need, available;
+    uint64_t key[AX_MACHINE_PARTS];                              /* equal on ranks that share the memory */
+    int64_t need[AX_MACHINE_PARTS], available[AX_MACHINE_PARTS]; /* in bytes */
 } member;
 
-static ax_status gather_members(ax_comm *world, const char *device, int local_rank, size_t need, member *all)
+/* Describes what this rank needs and finds. Sets *has_gpu to whether device memory is not host memory. */
+static ax_status describe(int rank, const char *device, int local_rank, const ax_memory *need, member *out,
+                          bool *has_gpu)
 {
-    ax_work *work;
     int place;
-    int64_t available = ax_device_available(device, local_rank, &place);
-    member mine = {ax_rng_key(ax_host_key(), "memory", (uint64_t)place), (int64_t)need, available};
-    AX_TRY(ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work));
-    return ax_wait(&work);
+    size_t limit;
+    AX_TRY(ax_ctx_find_limit(&limit));
+    int64_t available = ax_device_available(device, local_rank, &place),
+            on_device = (int64_t)ax_memory_total(need),
+            on_host = (int64_t)ax_memory_on(need, AX_MEMORY_ON_HOST);
+    *has_gpu = place;
+    *out =
+        (member){.key = {(uint64_t)rank, ax_rng_key(ax_host_key(), "memory", (uint64_t)place), ax_host_key()},
+                 .need = {on_device, *has_gpu ? on_device : 0, on_host + (*has_gpu ? 0 : on_device)},
+                 .available = {limit ? (int64_t)limit : -1, *has_gpu ? available : -1,
+                               *has_gpu ? ax_memory_available() : available}};
+    return AX_OK;
 }
 
-ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, size_t need, ax_machine *out)
+/* Adds up what the ranks that share a memory with this rank need of it. */
+static void sum_part(const member *all, int n, int rank, ax_machine_part part, ax_machine *out)
+{
+    out->memory[part].available = -1;
+    for (int r = 0; r < n; r++) {
+        if (all[r].key[part] != all[rank].key[part])
+            continue;
+        double available = (double)all[r].available[part], *least = &out->memory[part].available;
+        out->memory[part].ranks++;
+        out->memory[part].need += (double)all[r].need[part];
+        *least = *least < 0 || (available >= 0 && available < *least) ? available : *least;
+    }
+}
+
+static double share_needed(const ax_machine *m, ax_machine_part part)
+{
+    double need = m->memory[part].need, available = m->memory[part].available;
+    return available < 0 || need <= 0 ? 0 : need / available;
+}
+
+ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, const ax_memory *need,
+                          ax_machine *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
-    char name[256] = "";
-    member *all;
-    gethostname(name, sizeof name - 1);
+    member mine = {.key = {0}}, *all;
+    ax_work *work;
+    *out = (ax_machine){.tightest = AX_MACHINE_HOST, .world = n};
+    AX_TRY(ax_comm_agree(world, describe(rank, device, local_rank, need, &mine, &out->has_gpu)));
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
-    ax_status status = gather_members(world, device, local_rank, need, all);
-    *out = (ax_machine){.available = -1};
-    for (int r = 0; r < n; r++) {
-        if (all[r].host != all[rank].host)
-            continue;
-        double available = (double)all[r].available;
-        out->ranks++;
-        out->need += (double)all[r].need;
-        out->available =
-            out->available < 0 || (available >= 0 && available < out->available) ? available : out->available;
+    ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    for (int part = 0; part < AX_MACHINE_PARTS && status == AX_OK; part++) {
+        sum_part(all, n, rank, (ax_machine_part)part, out);
+        if (share_needed(out, (ax_machine_part)part) > share_needed(out, out->tightest))
+            out->tightest = (ax_machine_part)part;
     }
     free(all);
-    if (n > 1)
-        snprintf(out->of, sizeof out->of, " (%d rank%s on %.40s)", out->ranks, out->ranks == 1 ? "" : "s",
-                 name);
     return status;
 }
 
-bool ax_machine_fits(const ax_machine *m) { return m->available < 0 || m->need <= m->available; }
-
-static ax_status check_fit(const ax_machine *m, const char *what, const char *advice)
+bool ax_machine_fits(const ax_machine *m)
 {
-    char a[32], b[32];
-    AX_CHECK(ax_machine_fits(m), AX_ERR_MEMORY, "%s needs %s%s but only %s are available here: %s", what,
-             ax_format_bytes(m->need, a), m->of, ax_format_bytes(m->available, b), advice);
+    return m->memory[m->tightest].available < 0 ||
+           m->memory[m->tightest].need <= m->memory[m->tightest].available;
+}
+
+double ax_machine_need(const ax_machine *m) { return m->memory[m->tightest].need; }
+
+/* Prints which ranks share the tightest memory, such as " (2 ranks on node7)"; "" if the world has one
+ * rank. */
+static void print_ranks(const ax_machine *m, char out[64])
+{
+    char name[256] = "";
+    int ranks = m->memory[m->tightest].ranks;
+    gethostname(name, sizeof name - 1);
+    out[0] = 0;
+    if (m->world > 1)
+        snprintf(out, 64, " (%d rank%s on %.40s)", ranks, ranks == 1 ? "" : "s", name);
+}
+
+ax_status ax_machine_check(const ax_machine *m, const char *what, const char *advice)
+{
+    char need[32], available[32], ranks[64];
+    const char *of = !m->has_gpu                     ? ""
+                     : m->tightest == AX_MACHINE_GPU ? " of device memory"
+                                                     : " of host memory";
+    print_ranks(m, ranks);
+    ax_format_bytes(m->memory[m->tightest].need, need);
+    ax_format_bytes(m->memory[m->tightest].available, available);
+    AX_CHECK(ax_machine_fits(m) || m->tightest != AX_MACHINE_LIMIT, AX_ERR_MEMORY,
+             "%s %s (%.0f bytes) of device memory but runtime.device_memory allows only %s (%.0f bytes): %s",
+             what, need, m->memory[m->tightest].need, available, m->memory[m->tightest].available, advice);
+    AX_CHECK(ax_machine_fits(m), AX_ERR_MEMORY, "%s %s%s%s but only %s are available here: %s", what, need,
+             of, ranks, available, advice);
     return AX_OK;
 }
 
@@ -71,6 +123,6 @@ ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *
 ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)
 {
     ax_machine m;
-    AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, ax_memory_total(memory), &m));
-    return ax_comm_agree(ctx->world, check_fit(&m, what, advice));
+    AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, memory, &m));
+    return ax_comm_agree(ctx->world, ax_machine_check(&m, what, advice));
 }

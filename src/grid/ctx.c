@@ -1,5 +1,7 @@
-/* The context of one rank: its device, compute stream and grid. */
+/* The context of one rank: its device, with the bytes that it holds, its compute stream and its grid. */
 #include "grid/threads.h"
+
+#include "axonn/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,71 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
 }
 
-/* Fills in a context that has only a world, and opens its device. */
+/* ---- memory of the device ------------------------------------------------------------------------ */
+
+ax_status ax_ctx_find_limit(size_t *bytes)
+{
+    const char *text;
+    *bytes = 0;
+    AX_TRY(ax_runtime_get(AX_RUNTIME_DEVICE_MEMORY, &text));
+    *bytes = strtoull(text, NULL, 10);
+    return AX_OK;
+}
+
+/* Fails if the device would hold more than it may with `bytes` more; `what` says for what they are. */
+static ax_status check_limit(const ax_ctx *ctx, const char *what, size_t bytes)
+{
+    char more[32], held[32];
+    size_t left = ctx->most > ctx->held ? ctx->most - ctx->held : 0;
+    AX_CHECK(
+        !ctx->most || bytes <= left, AX_ERR_MEMORY,
+        "%s of %s is refused: the device holds %s of the %zu bytes that runtime.device_memory allows; set "
+        "it higher, or choose settings that need less memory",
+        what, ax_format_bytes((double)bytes, more), ax_format_bytes((double)ctx->held, held), ctx->most);
+    return AX_OK;
+}
+
+static void count(ax_ctx *ctx, size_t bytes)
+{
+    ctx->held += bytes;
+    ctx->peak = ctx->held > ctx->peak ? ctx->held : ctx->peak;
+}
+
+/* Counts the scratch memory that the device allocates when it is opened. */
+static ax_status count_scratch(ax_ctx *ctx, const char *device, int threads)
+{
+    size_t bytes;
+    AX_TRY(ax_device_workspace(device, threads, &bytes));
+    AX_TRY(check_limit(ctx, "scratch memory of kernels", bytes));
+    count(ctx, bytes);
+    return AX_OK;
+}
+
+ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out)
+{
+    *out = NULL;
+    AX_TRY(check_limit(ctx, "an allocation", bytes));
+    AX_TRY(ax_device_uses_host_memory(ctx->dev) ? ax_comm_alloc(ctx->world, bytes, out)
+                                                : ax_device_alloc(ctx->dev, bytes, out));
+    count(ctx, bytes);
+    return AX_OK;
+}
+
+void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes)
+{
+    if (ax_device_uses_host_memory(ctx->dev))
+        ax_comm_free(ctx->world, memory, bytes);
+    else
+        ax_device_free(ctx->dev, memory, bytes);
+    ctx->held -= memory ? bytes : 0;
+}
+
+size_t ax_ctx_held(const ax_ctx *ctx) { return ctx->held; }
+size_t ax_ctx_peak(const ax_ctx *ctx) { return ctx->peak; }
+
+/* ---- creation ------------------------------------------------------------------------------------ */
+
+/* Fills in a context that has only a world and a limit, and opens its device. */
 static ax_status open_ctx(ax_ctx *ctx, const char *device, const ax_threads *threads, ax_dtype compute,
                           uint64_t seed)
 {
@@ -26,6 +92,7 @@ static ax_status open_ctx(ax_ctx *ctx, const char *device, const ax_threads *thr
     ctx->seed = seed;
     ctx->parallel = ax_parallel_default;
     AX_TRY(ax_calloc(1, sizeof *ctx->stream, &ctx->stream));
+    AX_TRY(count_scratch(ctx, device, threads->count));
     AX_TRY(ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev));
     ctx->stream->dev = ctx->dev;
     return AX_OK;
@@ -53,7 +120,9 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
              "device dry has no memory that ranks could exchange: create its context with ax_ctx_create_dry");
     AX_TRY(ax_calloc(1, sizeof **out, out));
     (*out)->world = world;
-    ax_status status = open_ctx(*out, device, threads, compute, seed);
+    ax_status status = ax_ctx_find_limit(&(*out)->most);
+    if (status == AX_OK)
+        status = open_ctx(*out, device, threads, compute, seed);
     return lay_grid(ax_comm_agree(world, status), size, out); /* all ranks create the grid, or none does */
 }
 
@@ -83,18 +152,4 @@ void ax_ctx_destroy(ax_ctx **ctx)
         ax_comm_destroy(&(*ctx)->world);
     free(*ctx);
     *ctx = NULL;
-}
-
-ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out)
-{
-    return ax_device_uses_host_memory(ctx->dev) ? ax_comm_alloc(ctx->world, bytes, out)
-                                                : ax_device_alloc(ctx->dev, bytes, out);
-}
-
-void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes)
-{
-    if (ax_device_uses_host_memory(ctx->dev))
-        ax_comm_free(ctx->world, memory, bytes);
-    else
-        ax_device_free(ctx->dev, memory, bytes);
 }

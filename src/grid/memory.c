@@ -3,27 +3,29 @@
 
 static const struct {
     const char *name;
-    enum { DEVICE, HOST, DISK } where;
+    ax_memory_place place;
 } classes[] = {
-#define ROW(ID, name, where) {name, where},
+#define ROW(ID, name, where) {name, AX_MEMORY_ON_##where},
     AX_MEMORY(ROW)
 #undef ROW
 };
 
-size_t ax_memory_total(const ax_memory *m)
+size_t ax_memory_on(const ax_memory *m, ax_memory_place place)
 {
     size_t total = 0;
     for (int i = 0; i < AX_MEMORY_CLASSES; i++)
-        total += classes[i].where == DEVICE ? m->bytes[i] : 0;
+        total += classes[i].place == place ? m->bytes[i] : 0;
     return total;
 }
 
-char *ax_memory_print(const ax_memory *m, char out[512])
+size_t ax_memory_total(const ax_memory *m) { return ax_memory_on(m, AX_MEMORY_ON_DEVICE); }
+
+char *ax_memory_print(const ax_memory *m, ax_memory_place place, char out[512])
 {
     char size[32];
     out[0] = 0;
     for (int i = 0; i < AX_MEMORY_CLASSES; i++)
-        if (m->bytes[i] && classes[i].where == DEVICE)
+        if (m->bytes[i] && classes[i].place == place)
             ax_text_add(out, 512, "%s%s %s", *out ? ", " : "", classes[i].name,
                         ax_format_bytes((double)m->bytes[i], size));
     return out;

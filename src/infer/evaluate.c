@@ -103,7 +103,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
         return status;
     }
     char what[96];
-    snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time", (long long)batch,
+    snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time needs", (long long)batch,
              (long long)shape->seq_len);
     status = ax_memory_admit(ctx, &plan.memory, what,
                              "evaluate fewer rows at a time, use bf16 or fp16, or use more ranks");

@@ -150,7 +150,7 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
         AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, 1, g->capacity, &g->cache));
     AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
     AX_TRY(ax_calloc((size_t)config->vocab, sizeof *g->logits, &g->logits));
-    AX_TRY(ax_device_alloc(g->ctx->dev, ids_bytes(g), (void **)&g->device));
+    AX_TRY(ax_ctx_alloc(g->ctx, ids_bytes(g), (void **)&g->device));
     return g->plan ? ax_frame_create_planned(g->ctx, g->plan, &g->frame)
                    : ax_frame_create(g->ctx, 0, &g->frame);
 }
@@ -170,7 +170,7 @@ static void destroy(ax_generator *g)
     ax_frame_destroy(&g->frame);
     ax_kv_cache_destroy(&g->cache);
     if (g->device)
-        ax_device_free(g->ctx->dev, g->device, ids_bytes(g));
+        ax_ctx_free(g->ctx, g->device, ids_bytes(g));
     ax_param_set_destroy(&g->set);
     ax_model_destroy(&g->model);
     free(g->host);
@@ -197,7 +197,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
     if (status == AX_OK) {
         out->memory = g.set->memory;
         bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->plan);
-        bytes[AX_MEMORY_BATCH] += 2 * ids_bytes(&g);
+        bytes[AX_MEMORY_BATCH] += ids_bytes(&g);
         bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(g.model->root);
         bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(g.prompts) + ax_pipeline_bytes(g.singles);
         bytes[AX_MEMORY_CACHE] = g.cache ? ax_kv_cache_bytes(g.cache) : 0;
@@ -246,7 +246,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     g->prompt = prompt;
     g->capacity = capacity;
     char what[96];
-    snprintf(what, sizeof what, "the model with %lld positions", (long long)ax_max(prompt, capacity));
+    snprintf(what, sizeof what, "the model with %lld positions needs", (long long)ax_max(prompt, capacity));
     ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
         status = ax_memory_admit(ctx, &g->memory, what, "use fewer tokens, bf16 or fp16, or more ranks");

@@ -79,7 +79,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     /* On a rank without heads, cache->bytes is 0. An allocation of 0 bytes also gives a pointer that is not
      * NULL, which the layers need. */
     if (status == AX_OK)
-        status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
+        status = ax_ctx_alloc(ctx, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)
         status = visit_attention(cache, root, place);
     if (status != AX_OK)
@@ -95,7 +95,7 @@ void ax_kv_cache_destroy(ax_kv_cache **cache)
         return;
     (void)visit_attention(c, c->root, detach); /* detach does not fail */
     if (c->block)
-        ax_device_free(c->ctx->dev, c->block, c->bytes);
+        ax_ctx_free(c->ctx, c->block, c->bytes);
     free(c);
     *cache = NULL;
 }

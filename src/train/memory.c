@@ -20,16 +20,23 @@ static ax_status plan_with(const ax_train_run *run, const ax_parallel *parallel,
     return ax_comm_agree(run->world, status);
 }
 
-/* Logs the memory plan: the bytes of each class, such as weights and activations. */
-static void log_plan(const ax_train_run *run, const ax_memory *m)
+/* Logs the memory plan: the bytes of each class, such as weights and activations, and the limit. */
+static ax_status log_plan(const ax_train_run *run, const ax_memory *m)
 {
-    char text[512], size[32];
-    ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
-           ax_format_bytes((double)ax_memory_total(m), size), ax_memory_print(m, text));
-    size_t pinned = m->bytes[AX_MEMORY_PINNED];
-    if (pinned)
-        ax_log(AX_LOG_INFO, "messages also take %s of pinned host memory on this rank",
-               ax_format_bytes((double)pinned, size));
+    char text[512], size[32], most[32] = "in all";
+    const char *of = ax_comm_size(run->world) > 1 ? " of rank 0" : "";
+    size_t limit;
+    AX_TRY(ax_ctx_find_limit(&limit));
+    if (limit)
+        ax_format_bytes((double)limit, most);
+    ax_log(AX_LOG_INFO, "memory%s: %s %s%s%s: %s", of, ax_format_bytes((double)ax_memory_total(m), size),
+           limit ? "of " : "", most, limit ? " (runtime.device_memory)" : "",
+           ax_memory_print(m, AX_MEMORY_ON_DEVICE, text));
+    if (ax_memory_on(m, AX_MEMORY_ON_HOST))
+        ax_log(AX_LOG_INFO, "host memory%s beside that: %s", of, ax_memory_print(m, AX_MEMORY_ON_HOST, text));
+    if (ax_memory_on(m, AX_MEMORY_ON_DISK))
+        ax_log(AX_LOG_INFO, "on the disk%s: %s", of, ax_memory_print(m, AX_MEMORY_ON_DISK, text));
+    return AX_OK;
 }
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
@@ -46,14 +53,14 @@ static ax_status find_largest(const ax_train_run *run, const ax_memory *m, int64
 
 /* ---- available memory ---------------------------------------------------------------------------- */
 
-static ax_status find_machine(const ax_train_run *run, size_t need, ax_machine *out)
+static ax_status find_machine(const ax_train_run *run, const ax_memory *need, ax_machine *out)
 {
     return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
-/* Sets *out to the memory that this rank shares with other ranks (of its machine or GPU), and *fit to whether
- * every such memory is enough for the ranks that share it; *fit is the same on all ranks. */
-static ax_status fits_all(const ax_train_run *run, size_t need, ax_machine *out, bool *fit)
+/* Sets *out to the memories that this rank needs (of its device, GPU and machine), and *fit to whether every
+ * such memory is enough for the ranks that share it; *fit is the same on all ranks. */
+static ax_status fits_all(const ax_train_run *run, const ax_memory *need, ax_machine *out, bool *fit)
 {
     AX_TRY(find_machine(run, need, out));
     int64_t too_large = !ax_machine_fits(out);
@@ -68,12 +75,14 @@ static ax_status fits_all(const ax_train_run *run, size_t need, ax_machine *out,
 static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
-    size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE], rest = ax_memory_total(memory) - scratch;
+    const size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE];
+    ax_memory rest = *memory;
     int threads = run->plan.threads.count;
     ax_machine m;
-    AX_TRY(fits_all(run, rest, &m, helps));
-    int64_t little = threads == 1 || scratch <= rest / 2; /* may differ between ranks of different pipeline
-                                                             stages */
+    rest.bytes[AX_MEMORY_WORKSPACE] = 0;
+    AX_TRY(fits_all(run, &rest, &m, helps));
+    int64_t little = threads == 1 || scratch <= ax_memory_total(&rest) / 2; /* may differ between ranks of
+                                                                               different pipeline stages */
     AX_TRY(ax_train_max(run, &little, 1));
     *helps = *helps && !little;
     char text[32];
@@ -97,11 +106,11 @@ static ax_status try_change(const ax_train_run *run, const change *c, char *out,
     ax_machine m;
     char text[32];
     AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
-    size_t need = ax_memory_total(&plan.memory);
+    const ax_memory need = plan.memory;
     ax_engine_plan_fini(&plan);
-    AX_TRY(fits_all(run, need, &m, helps));
+    AX_TRY(fits_all(run, &need, &m, helps));
     if (*helps)
-        snprintf(out, size, "%s would fit (%s)", c->what, ax_format_bytes(m.need, text));
+        snprintf(out, size, "%s would fit (%s)", c->what, ax_format_bytes(ax_machine_need(&m), text));
     return AX_OK;
 }
 
@@ -198,17 +207,20 @@ static ax_status check_parameters(const ax_train_run *run)
     bool adapted = ax_model_config_is_adapted(model);
     double frozen = adapted ? (double)parameters : 0,
            trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
-    double need = (frozen * (double)ax_dtype_size(run->plan.compute) +
-                   trained * (2 + run->plan.options.optim->moments) * sizeof(float)) /
-                  ax_comm_size(run->world);
-    char a[32], b[32];
-    AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
-    AX_CHECK(
-        ax_machine_fits(&m), AX_ERR_MEMORY,
-        "the weights, gradients and optimizer state of the model's %lld parameters need %s%s but only %s "
-        "are available here: the model is too large; use more machines or GPUs, or a smaller model",
-        (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
-    return AX_OK;
+    /* Offloaded state need not be here: weights and gradients in the compute dtype are the least. */
+    const double size = (double)ax_dtype_size(run->plan.compute),
+                 each = run->plan.parallel.offload.optimizer == AX_OFFLOAD_NONE
+                            ? (2 + run->plan.options.optim->moments) * (double)sizeof(float)
+                            : 2 * size;
+    double need = (frozen * size + trained * each) / ax_comm_size(run->world);
+    char what[128];
+    const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
+    AX_TRY(find_machine(run, &least, &m));
+    snprintf(what, sizeof what,
+             "the weights, gradients and optimizer state of the model's %lld parameters need",
+             (long long)parameters);
+    return ax_machine_check(&m, what,
+                            "the model is too large; use more machines or GPUs, or a smaller model");
 }
 
 /* Sets *need to the bytes that the largest rank needs with this recomputation, and *fit to whether the memory
@@ -218,11 +230,11 @@ static ax_status try_recompute(const ax_train_run *run, int64_t recompute, int64
     ax_engine_plan plan;
     ax_machine m;
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, recompute, &plan));
-    size_t mine = ax_memory_total(&plan.memory);
+    const ax_memory mine = plan.memory;
     ax_engine_plan_fini(&plan);
-    *need = (int64_t)mine;
+    *need = (int64_t)ax_memory_total(&mine);
     AX_TRY(ax_train_max(run, need, 1));
-    return fits_all(run, mine, &m, fit);
+    return fits_all(run, &mine, &m, fit);
 }
 
 /* Chooses the recomputation for the key's value auto: none if that fits; else the input of every n blocks is
@@ -268,15 +280,12 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
         AX_TRY(choose_recompute(run, &plan->options.recompute));
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
                      &plan->engine));
-    log_plan(run, memory);
+    AX_TRY(log_plan(run, memory));
     AX_TRY(find_largest(run, memory, &plan->mem_planned));
-    size_t need = ax_memory_total(memory);
-    AX_TRY(fits_all(run, need, &m, &fit));
+    AX_TRY(fits_all(run, memory, &m, &fit));
     if (fit)
         return AX_OK;
-    char advice[512], a[32], b[32];
+    char advice[512];
     AX_TRY(suggest(run, memory, advice, sizeof advice));
-    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
-             ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
-    return AX_OK;
+    return ax_machine_check(&m, "a step needs", advice);
 }

@@ -458,6 +458,19 @@ static void too_little_memory_is_reported_first(void **state)
           "ulimit -v 400000; " AXONN " eval run --data many.tok --batch 65536");
 }
 
+/* Verbs that read a model keep to runtime.device_memory: the plan, and the device's scratch memory alone. */
+static void device_memory_is_limited(void **state)
+{
+    (void)state;
+    static const char says[] = "runtime.device_memory allows";
+    fails(3, "evaluating 50000 rows of 16 tokens at a time needs",
+          AXONN " eval run --data many.tok --batch 65536 --threads 1 runtime.device_memory=100000000");
+    fails(3, says, AXONN " eval run --data many.tok runtime.device_memory=1000");
+    fails(3, says, AXONN " generate run --prompt a --max-tokens 2 runtime.device_memory=1000");
+    fails(3, says, "AXONN_DEVICE_MEMORY=1000 " AXONN " logits run --tokens 1,2");
+    fails(3, says, AXONN " bench generate run runtime.device_memory=1000");
+}
+
 /* A run replaces its checkpoints while it trains; verbs that read it take the newest one that exists. */
 static void a_run_in_training_is_read(void **state)
 {
@@ -636,6 +649,7 @@ int main(void)
         cmocka_unit_test(an_empty_tmpdir_is_unset),
         cmocka_unit_test(invalid_models_are_errors),
         cmocka_unit_test(too_little_memory_is_reported_first),
+        cmocka_unit_test(device_memory_is_limited),
         cmocka_unit_test(a_run_in_training_is_read),
         cmocka_unit_test(models_with_nan_are_errors),
         cmocka_unit_test(selftest_passes),

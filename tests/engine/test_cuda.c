@@ -4,6 +4,8 @@
 #include "axonn/engine.h"
 #include "axonn/nn.h"
 
+#include "engine/machine.h"
+#include "support/check.h"
 #include "support/emulated.h"
 #include "support/equality.h"
 #include "support/sanitized.h"
@@ -285,13 +287,34 @@ static void the_host_waits_for_results_only(void **state)
     ax_comm_destroy(&self);
 }
 
+/* What is planned for the host is compared with the host's memory, all else with the GPU's. */
+static void host_memory_is_checked_too(void **state)
+{
+    static const struct {
+        ax_memory_class of;
+        const char *said;
+    } cases[] = {{AX_MEMORY_WEIGHTS, "a step needs 1024.0 PiB of device memory but only "},
+                 {AX_MEMORY_PINNED, "a step needs 1024.0 PiB of host memory but only "}};
+    (void)state;
+    ax_comm *self;
+    ax_machine m;
+    OK(ax_comm_self_create(&self));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_memory need = {.bytes[AX_MEMORY_GRADIENTS] = 1};
+        need.bytes[cases[i].of] = (size_t)1 << 60;
+        OK(ax_machine_find(self, "cuda", 0, &need, &m));
+        FAILS(AX_ERR_MEMORY, cases[i].said, ax_machine_check(&m, "a step needs", "x"));
+    }
+    ax_comm_destroy(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_host_waits_for_results_only), cmocka_unit_test(layers_equal_the_reference),
         cmocka_unit_test(training_equals_the_reference),   cmocka_unit_test(ranks_share_a_gpu),
         cmocka_unit_test(memory_is_that_of_the_gpu),       cmocka_unit_test(launches_are_in_order),
-        cmocka_unit_test(nan_and_large_numbers_are_kept)};
+        cmocka_unit_test(nan_and_large_numbers_are_kept),  cmocka_unit_test(host_memory_is_checked_too)};
     if (ax_device_absent("cuda")) {
         printf("cuda: %s\n", ax_device_absent("cuda"));
         return getenv("AXONN_PLUGINS") ? 1 : 77; /* an emulated GPU is always there */

@@ -82,6 +82,7 @@ static ax_status every_length(job *j)
             ax_generator *generator;
             AX_TRY(ax_generator_create(j->ctx, &j->model, prompt, capacity, &generator));
             ax_status status = feed_all(j, generator, prompt, capacity);
+            EXPECT(ax_ctx_held(j->ctx) == ax_memory_total(ax_generator_memory(generator)));
             ax_generator_destroy(&generator);
             if (status != AX_OK) {
                 ax_error_context("prompt %lld of %lld", (long long)prompt, (long long)capacity);

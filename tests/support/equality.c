@@ -2,6 +2,7 @@
 #include "support/equality.h"
 
 #include "axonn/model.h"
+#include "support/params.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -166,6 +167,12 @@ static ax_status check_axes(const ax_grid *grid, const ax_axisset *planned)
     return AX_OK;
 }
 
+static ax_status check_memory(const ax_ctx *ctx, const ax_memory *planned)
+{
+    EXPECT(held_as_planned(ctx, planned));
+    return AX_OK;
+}
+
 ax_status eq_on_rank(ax_comm *world, void *arg)
 {
     eq_run mine = *(const eq_run *)arg;
@@ -195,6 +202,8 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
         status = run_steps(ctx, engine, config.vocab, &mine);
     if (status == AX_OK)
         status = check_axes(ctx->grid, plan.axes);
+    if (status == AX_OK)
+        status = check_memory(ctx, &plan.memory);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

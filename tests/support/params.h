@@ -16,8 +16,8 @@ static inline ax_tensor state_tensor(const ax_param *p, int array)
 }
 static inline ax_tensor master_of(const ax_param *p) { return state_tensor(p, AX_STATE_MASTER); }
 
-/* Gathers a whole array of a parameter's state, wherever it is, on all ranks that have it. Collective as
- * ax_tensor_collect. */
+/* Gathers a whole array of a parameter's state, wherever it is, on all ranks that have it. Its memory does
+ * not count as held (ax_ctx_peak). Collective as ax_tensor_collect. */
 static inline ax_status state_collect(ax_ctx *ctx, const ax_param *p, int array, void *out)
 {
     ax_tensor t = state_tensor(p, array);
@@ -25,16 +25,22 @@ static inline ax_status state_collect(ax_ctx *ctx, const ax_param *p, int array,
     size_t bytes = (size_t)s->n * ax_dtype_size(s->dtype);
     void *host, *device;
     AX_TRY(ax_calloc(1, bytes + 1, &host));
-    AX_TRY(ax_ctx_alloc(ctx, bytes + 1, &device));
+    AX_TRY(ax_device_alloc(ctx->dev, bytes + 1, &device));
     ax_status status = ax_param_state_read(ctx, s, 0, s->n, host);
     if (status == AX_OK)
         status = ax_copy_in(ctx->stream, device, host, bytes);
     t.data = device;
     if (status == AX_OK)
         status = ax_tensor_collect(ctx, &t, out);
-    ax_ctx_free(ctx, device, bytes + 1);
+    ax_device_free(ctx->dev, device, bytes + 1);
     free(host);
     return status;
+}
+
+/* Returns true if the device has held exactly the planned memory at most. */
+static inline bool held_as_planned(const ax_ctx *ctx, const ax_memory *planned)
+{
+    return ax_ctx_peak(ctx) == ax_memory_total(planned);
 }
 
 /* Returns true if a set has the bytes of weights, gradients and optimizer state that were planned. */

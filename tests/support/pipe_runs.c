@@ -263,6 +263,7 @@ static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_ev
 
 static ax_status check_memory(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
+    EXPECT(held_as_planned(ctx, &plan->memory));
     EXPECT(reserved_messages(ctx) == plan->memory.bytes[AX_MEMORY_PINNED]);
     EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
     return AX_OK;

@@ -123,8 +123,9 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
 }
 
 /* Checks that the plan predicted the memory that the steps used. */
-static ax_status check_memory_plan(ax_engine *engine, const ax_engine_plan *plan)
+static ax_status check_memory_plan(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
+    EXPECT(held_as_planned(ctx, &plan->memory));
     EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.bytes[AX_MEMORY_ACTIVATIONS]);
     EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
     return AX_OK;
@@ -160,7 +161,7 @@ ax_status steps_run(ax_comm *world, setup *s)
     if (status == AX_OK)
         status = steps(ctx, engine, s);
     if (status == AX_OK)
-        status = check_memory_plan(engine, &plan);
+        status = check_memory_plan(ctx, engine, &plan);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

@@ -154,11 +154,16 @@ static void mem_planned_is_that_of_the_largest_stage(void **state)
     run_expect(0, "memory of rank 0: ", keys);
     char *text = text_of("run/metrics.jsonl"), *at = strstr(text, "\"mem_planned\":");
     assert_non_null(at);
-    ax_format_bytes(atof(at + strlen("\"mem_planned\":")), size);
+    const int64_t planned = strtoll(at + strlen("\"mem_planned\":"), NULL, 10);
+    ax_format_bytes((double)planned, size);
     free(text);
     sh("rm -rf run");
     snprintf(expected, sizeof expected, "memory of the largest rank: %s", size);
-    run_expect(0, expected, keys);
+    run_expect(0, expected, "%s runtime.device_memory=%lld", keys, (long long)planned);
+    sh("rm -rf run");
+    snprintf(expected, sizeof expected, "rank 1: a step needs %s (%lld bytes) of device memory but ", size,
+             (long long)planned);
+    run_expect(3, expected, "%s runtime.device_memory=%lld", keys, (long long)planned - 1);
 }
 
 /* Advice for stages that have too little memory: to postpone nothing, if that would fit; and no number of

@@ -492,6 +492,35 @@ static void too_little_memory(void **state)
     free(log);
 }
 
+/* The plan is compared with runtime.device_memory to the byte, and recomputation is chosen within it. */
+static void a_limit_of_device_memory(void **state)
+{
+    (void)state;
+    static const char keys[] = BASE_KEYS "train.steps=1 run.checkpoint_interval=0 ";
+    char limit[32];
+    sh("rm -rf run");
+    run_expect(0, "memory: ", "%s", keys);
+    const int64_t planned = (int64_t)first_number("run/metrics.jsonl", "\"mem_planned\":");
+    sh("rm -r run");
+    run_expect(3, "runtime.device_memory allows only", "%sruntime.device_memory=%lld", keys,
+               (long long)planned - 1);
+    run_expect(3, ": train.micro_batch: 1 would fit (", "%sruntime.device_memory=%lld", keys,
+               (long long)planned - 1);
+    assert_false(ax_path_exists("run/metrics.jsonl"));
+    run_expect(0, " (runtime.device_memory): weights ", "%sruntime.device_memory=%lld", keys,
+               (long long)planned);
+    sh("rm -r run");
+    run_expect(0, "train.recompute auto chose 1: ", "%strain.recompute=auto runtime.device_memory=%lld", keys,
+               (long long)planned - 1);
+    sh("rm -r run");
+    run_expect(2, "runtime.device_memory: must be from 0 ", "%sruntime.device_memory=-1", keys);
+    run_expect(2, "runtime.device_memory: must be an integer", "%sruntime.device_memory=1GB", keys);
+    snprintf(limit, sizeof limit, "%lld", (long long)planned - 1);
+    setenv("AXONN_DEVICE_MEMORY", limit, 1);
+    run_expect(3, "runtime.device_memory allows only", "%s", keys);
+    unsetenv("AXONN_DEVICE_MEMORY");
+}
+
 static int tear_down(void **state)
 {
     umount2("run", MNT_DETACH); /* if a test failed before it unmounted */
@@ -529,6 +558,7 @@ int main(void)
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_read_only_disk),
         cmocka_unit_test(too_little_memory),
+        cmocka_unit_test(a_limit_of_device_memory),
     };
     return cmocka_run_group_tests_name("train.run", tests, set_up, tear_down);
 }

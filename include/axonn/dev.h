@@ -332,8 +332,9 @@ AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
  * operations per second in dtype `compute`, of multiply-adds in registers or, on a GPU, of a large matmul; 0
  * if not known for this device. The cpu backend measures bf16 for BF16, and fp32 for every other dtype.
- * ax_device_stream sets *bytes to the bytes per second when an array of 256 MiB is read and written in place:
- * the best of at least 8 passes. AX_ERR_MEMORY if there is no memory for this array. */
+ * ax_device_stream sets *bytes to the bytes per second when an array of AX_STREAM_BYTES is read and written
+ * in place: the best of at least 8 passes. AX_ERR_MEMORY if there is no memory for this array. */
+enum { AX_STREAM_BYTES = 256 << 20 };
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
 /* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other. The

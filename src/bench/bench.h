@@ -4,6 +4,19 @@
 
 #include "axonn/train.h"
 
+/* The memory of this rank's device, in bytes. */
+typedef struct bench_memory {
+    ax_memory planned; /* by class */
+    size_t allocated;  /* the most that was allocated at a time: as planned (ax_ctx_peak) */
+    size_t limit;      /* runtime.device_memory; 0: no limit */
+    int64_t held;      /* most bytes in use so far, libraries included (ax_device_held) */
+} bench_memory;
+
+/* Returns the memory of a context so far, for which `planned` was planned. */
+bench_memory bench_memory_of(const ax_ctx *ctx, const ax_memory *planned);
+/* Prints it to stdout, and ends the line: "1 MiB planned, 1 MiB allocated, 3 MiB taken at most". */
+void bench_memory_print(const bench_memory *memory);
+
 /* Timings of the training steps of a configuration. */
 typedef struct bench_step_times {
     ax_spread seconds; /* seconds of a step, on the slowest rank */
@@ -18,11 +31,10 @@ typedef struct bench_step_times {
                             2406.10209) drops the token; 0: no goldfish loss */
     double peak, stream; /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device;
                             0: unknown */
-    ax_memory memory;    /* planned memory by class, in bytes */
-    int64_t held;        /* most bytes of device memory used so far (ax_device_held) */
-    ax_dtype compute;    /* compute dtype (ax_ctx) */
-    char model[96];      /* such as "gpt2 12 x 768" */
-    char grid[96];       /* such as "data=1 pipe=1 x=2 y=1 z=1" */
+    bench_memory memory;
+    ax_dtype compute; /* compute dtype (ax_ctx) */
+    char model[96];   /* such as "gpt2 12 x 768" */
+    char grid[96];    /* such as "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_step_times;
 
 /* Runs `warm` warm-up steps, then times `steps` more. The steps are those of `axonn train`, but on random
@@ -78,9 +90,8 @@ typedef struct bench_token_times {
     ax_spread share; /* per round: (time to read the weights at the rate `read`) / (median time of a token);
                         0: unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
-    ax_memory memory;                        /* planned memory by class, in bytes */
-    int64_t held;                            /* most bytes of device memory used so far (ax_device_held) */
-    char model[96], grid[96];                /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
+    bench_memory memory;
+    char model[96], grid[96]; /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_token_times;
 
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates

@@ -182,8 +182,7 @@ ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t pro
     if (status == AX_OK)
         status = time_rounds(&t, out);
     if (status == AX_OK) {
-        out->memory = *ax_generator_memory(t.generator);
-        out->held = ax_device_held(ctx->dev);
+        out->memory = bench_memory_of(ctx, ax_generator_memory(t.generator));
         ax_train_describe(&model->config, ax_grid_sizes(ctx->grid), out->model, out->grid);
     }
     ax_generator_destroy(&t.generator);

@@ -172,13 +172,15 @@ static ax_status measure_goldfish(const timing *t, double *seconds)
 
 /* Measures the device's peak rates. All ranks of a machine measure at the same time, because they compute at
  * the same time too. The engine is destroyed first, because ax_device_stream allocates an array that is not
- * in the memory plan. */
+ * in the memory plan. If runtime.device_memory does not allow that array, the rate remains unknown. */
 static ax_status measure_device(timing *t, bench_step_times *out)
 {
     const double patience = 0.2; /* seconds for each of the two measurements */
+    const ax_ctx *ctx = t->ctx;
     ax_engine_destroy(&t->engine);
-    AX_TRY(ax_device_peak(t->ctx->dev, t->ctx->compute, patience, &out->peak));
-    return ax_comm_agree(t->world, ax_device_stream(t->ctx->dev, patience, &out->stream));
+    AX_TRY(ax_device_peak(ctx->dev, ctx->compute, patience, &out->peak));
+    bool allowed = !ctx->most || ax_ctx_held(ctx) + AX_STREAM_BYTES <= ctx->most;
+    return ax_comm_agree(t->world, allowed ? ax_device_stream(ctx->dev, patience, &out->stream) : AX_OK);
 }
 
 static ax_status measure(timing *t, int64_t warm, int64_t steps, bench_step_times *out)
@@ -193,8 +195,7 @@ static ax_status measure(timing *t, int64_t warm, int64_t steps, bench_step_time
     out->tokens = targets_of(&p->options);
     out->flops = ax_model_config_flops_per_token(model, p->options.seq_len) * (double)out->tokens;
     out->threads = t->ctx->dev->threads;
-    out->memory = p->engine.memory;
-    out->held = ax_device_held(t->ctx->dev);
+    out->memory = bench_memory_of(t->ctx, &p->engine.memory);
     out->compute = t->ctx->compute;
     ax_train_describe(model, p->grid, out->model, out->grid);
     AX_TRY(ax_comm_agree(t->world, measure_goldfish(t, &out->goldfish)));

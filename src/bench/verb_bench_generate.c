@@ -55,22 +55,23 @@ static ax_status print_json(const measured *r)
     bool known = t->read.median > 0;
     if (!strcmp(a->common.device, "cpu"))
         AX_TRY(ax_isa_chosen(&isa));
-    return cli_print_json(
-        json_pack("{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, "
-                  "s:f, s:f, s:o, "
-                  "s:o, "
-                  "s:o, s:I, s:I, s:s, s:s?}",
-                  "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * r->tokens, "median",
-                  t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "mean",
-                  t->token.mean * 1e3, "model", t->model, "precision", ax_dtype_name(r->m->ctx->compute),
-                  "grid", t->grid, "ranks", r->ranks, "threads", r->m->ctx->dev->threads, "prompt",
-                  (json_int_t)a->prompt, "tokens", (json_int_t)r->tokens, "rounds", (json_int_t)a->rounds,
-                  "prompt_ms", spread_json(&t->prompt, 1e3), "tokens_per_s", 1 / t->token.median,
-                  "weights_bytes", t->weights, "weights_bytes_per_s", t->weights / t->token.median,
-                  "read_bytes_per_s", known ? spread_json(&t->read, 1) : json_null(), "of_reading",
-                  known ? spread_json(&t->share, 1) : json_null(), "kernels", kernels_json(t), "mem_planned",
-                  (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held, "device",
-                  a->common.device, "isa", isa));
+    return cli_print_json(json_pack(
+        "{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, "
+        "s:f, s:f, s:o, "
+        "s:o, "
+        "s:o, s:I, s:I, s:o, s:I, s:s, s:s?}",
+        "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * r->tokens, "median",
+        t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "mean",
+        t->token.mean * 1e3, "model", t->model, "precision", ax_dtype_name(r->m->ctx->compute), "grid",
+        t->grid, "ranks", r->ranks, "threads", r->m->ctx->dev->threads, "prompt", (json_int_t)a->prompt,
+        "tokens", (json_int_t)r->tokens, "rounds", (json_int_t)a->rounds, "prompt_ms",
+        spread_json(&t->prompt, 1e3), "tokens_per_s", 1 / t->token.median, "weights_bytes", t->weights,
+        "weights_bytes_per_s", t->weights / t->token.median, "read_bytes_per_s",
+        known ? spread_json(&t->read, 1) : json_null(), "of_reading",
+        known ? spread_json(&t->share, 1) : json_null(), "kernels", kernels_json(t), "mem_planned",
+        (json_int_t)ax_memory_total(&t->memory.planned), "mem_allocated", (json_int_t)t->memory.allocated,
+        "mem_limit", t->memory.limit ? json_integer((json_int_t)t->memory.limit) : json_null(), "mem_held",
+        (json_int_t)t->memory.held, "device", a->common.device, "isa", isa));
 }
 
 /* Prints a time in milliseconds, with three significant digits; from 100 ms on, without decimals. */
@@ -128,10 +129,8 @@ static ax_status print_table(const measured *r)
     print_part("other kernels", kernels - matmuls - attention, t->token.mean);
     print_part("the rest", fmax(0, t->token.mean - kernels), t->token.mean);
     print_part("mean", t->token.mean, t->token.mean);
-    char planned[32], held[32];
-    printf("\n%-14s %s planned, %s taken at most\n", "memory",
-           ax_format_bytes((double)ax_memory_total(&t->memory), planned),
-           ax_format_bytes((double)t->held, held));
+    printf("\n%-14s ", "memory");
+    bench_memory_print(&t->memory);
     return AX_OK;
 }
 

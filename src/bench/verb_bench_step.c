@@ -106,7 +106,7 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
-        "s:o, s:f, s:f, s:I, s:I, s:s, s:s?}",
+        "s:o, s:f, s:f, s:I, s:I, s:o, s:I, s:s, s:s?}",
         "case", a->common.path, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
@@ -115,8 +115,9 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
         "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
         t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "goldfish_ms",
         goldfish_seconds(t) * 1e3, "goldfish_64_ms", goldfish_seconds(t) * 64e3 / ranks, "mem_planned",
-        (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held, "device", device, "isa",
-        isa));
+        (json_int_t)ax_memory_total(&t->memory.planned), "mem_allocated", (json_int_t)t->memory.allocated,
+        "mem_limit", t->memory.limit ? json_integer((json_int_t)t->memory.limit) : json_null(), "mem_held",
+        (json_int_t)t->memory.held, "device", device, "isa", isa));
 }
 
 /* ---- as a table ---------------------------------------------------------------------------------- */
@@ -139,7 +140,10 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
     printf("the device%s: ", ranks > 1 ? " of rank 0" : "");
     if (t->peak > 0)
         printf("%.1f GFLOP/s of multiply-adds in registers, ", t->peak * 1e-9);
-    printf("%.1f GB/s streamed\n", t->stream * 1e-9);
+    if (t->stream > 0)
+        printf("%.1f GB/s streamed\n", t->stream * 1e-9);
+    else
+        printf("no memory for measuring GB/s\n");
     printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
     for (int p = 0; p < PARTS; p++) {
         bool computes = parts[p].computes;
@@ -173,10 +177,8 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
         print_row("at best", ideal, t->seconds.mean);
         printf("  matmuls, attention and optimizer at the device's rates\n");
     }
-    char planned[32], held[32];
-    printf("%-16s %s planned, %s taken at most\n", "memory",
-           ax_format_bytes((double)ax_memory_total(&t->memory), planned),
-           ax_format_bytes((double)t->held, held));
+    printf("%-16s ", "memory");
+    bench_memory_print(&t->memory);
     return AX_OK;
 }
 

@@ -12,7 +12,7 @@ ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, doubl
  * Sets *bytes to the bytes per second of the fastest pass. */
 ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
 {
-    enum { N = 64 << 20, PASSES = 8 };
+    enum { N = AX_STREAM_BYTES / sizeof(float), PASSES = 8 };
     ax_stream stream = {dev, NULL};
     ax_scale_args args = {.n = N, .factor = 1, .dtype = AX_F32};
     void *memory;

@@ -33,8 +33,9 @@ static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
     EXPECT(t.kernel[AX_K_gemm].calls == (ranks == 1 ? 7 : 5) && t.kernel[AX_K_attention].calls == 1);
     EXPECT(t.kernel[AX_K_gemm].seconds > 0 && t.kernel[AX_K_gemm].seconds <= t.token.mean);
     EXPECT(t.prompt.median > 0 && t.token.min > 0 && t.token.min <= t.token.median);
-    EXPECT(t.memory.bytes[AX_MEMORY_WEIGHTS] > 0 && t.memory.bytes[AX_MEMORY_COPIES] == 0 &&
-           t.held > 0); /* no copies: weights are fp32 */
+    EXPECT(t.memory.planned.bytes[AX_MEMORY_WEIGHTS] > 0 && t.memory.planned.bytes[AX_MEMORY_COPIES] == 0 &&
+           t.memory.allocated == ax_memory_total(&t.memory.planned) &&
+           t.memory.held > 0); /* no copies: weights are fp32 */
     EXPECT(known == (t.read.median > 0));
     EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);
     EXPECT(bench_time_tokens(ctx, model, 3, 0, 1, &t) == AX_ERR_USAGE);

@@ -193,9 +193,9 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
     return AX_OK;
 }
 
-/* On a grid without pipeline stages, fails if weights, gradients and optimizer state do not fit even if they
- * are divided evenly among the ranks, whatever the micro-batch. Called before the whole memory is planned,
- * because planning takes long for very deep models. */
+/* On a grid without pipeline stages, fails if weights, gradients and the optimizer state on the device do not
+ * fit even if they are divided evenly among the ranks, whatever the micro-batch. Called before the whole
+ * memory is planned, because planning takes long for very deep models. */
 static ax_status check_parameters(const ax_train_run *run)
 {
     int64_t parameters, matmul;
@@ -207,18 +207,16 @@ static ax_status check_parameters(const ax_train_run *run)
     bool adapted = ax_model_config_is_adapted(model);
     double frozen = adapted ? (double)parameters : 0,
            trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
-    /* Offloaded state need not be here: weights and gradients in the compute dtype are the least. */
+    /* With offloaded state, weights and gradients in the compute dtype are the least. */
+    const bool offloads = run->plan.parallel.offload.optimizer != AX_OFFLOAD_NONE;
     const double size = (double)ax_dtype_size(run->plan.compute),
-                 each = run->plan.parallel.offload.optimizer == AX_OFFLOAD_NONE
-                            ? (2 + run->plan.options.optim->moments) * (double)sizeof(float)
-                            : 2 * size;
+                 each = offloads ? 2 * size : (2 + run->plan.options.optim->moments) * (double)sizeof(float);
     double need = (frozen * size + trained * each) / ax_comm_size(run->world);
     char what[128];
     const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
     AX_TRY(find_machine(run, &least, &m));
-    snprintf(what, sizeof what,
-             "the weights, gradients and optimizer state of the model's %lld parameters need",
-             (long long)parameters);
+    snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need",
+             offloads ? " and gradients" : ", gradients and optimizer state", (long long)parameters);
     return ax_machine_check(&m, what,
                             "the model is too large; use more machines or GPUs, or a smaller model");
 }

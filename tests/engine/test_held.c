@@ -18,6 +18,7 @@ enum { GPT2, GROUPED, LORA, MODELS };
 typedef struct job {
     ax_grid_size grid;
     int model, zero, postpone;
+    ax_offload offload;
     bool trains;
     size_t limit;   /* of each rank's device; 0: none */
     size_t planned; /* result: the plan of the largest rank */
@@ -83,6 +84,7 @@ static ax_status live(ax_comm *world, void *arg)
     AX_TRY(make_config(j->model, &config));
     parallel.zero = j->zero;
     parallel.pipe.postpone = j->postpone;
+    parallel.offload = j->offload;
     if (j->trains)
         AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_engine_plan_make(&options, world, j->grid, &parallel, "cpu", 1, AX_BF16, &plan);
@@ -131,6 +133,24 @@ static void the_counted_peak_is_the_plan(void **state)
                 }
                 if (status != AX_OK)
                     fail_msg("model %d, ZeRO %d, grid %zu: %s", model, zero, g, ax_error_message());
+            }
+}
+
+/* State that leaves the device takes only its buckets with it. */
+static void the_peak_of_offloaded_state_is_the_plan(void **state)
+{
+    (void)state;
+    static const int64_t buckets[] = {64, 7777, AX_OFFLOAD_BUCKET};
+    for (int model = 0; model < MODELS; model++)
+        for (int zero = 0; zero < 4; zero++)
+            for (size_t b = 0; b < AX_COUNT(buckets); b++) {
+                job j = {.grid = {{1, 1, 1, 1, 2}}, .model = model, .zero = zero, .trains = true};
+                j.offload = (ax_offload){.optimizer = b % 2 ? AX_OFFLOAD_FILE : AX_OFFLOAD_HOST,
+                                         .update = AX_OFFLOAD_ON_DEVICE,
+                                         .bucket = buckets[b],
+                                         .dir = "."};
+                if (ax_comm_threads_run(2, live, &j) != AX_OK)
+                    fail_msg("model %d, ZeRO %d, bucket %zu: %s", model, zero, b, ax_error_message());
             }
 }
 
@@ -241,6 +261,7 @@ static void the_limit_is_checked_to_the_byte(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_counted_peak_is_the_plan),
+                                       cmocka_unit_test(the_peak_of_offloaded_state_is_the_plan),
                                        cmocka_unit_test(one_byte_less_than_the_plan_is_too_little),
                                        cmocka_unit_test(a_context_counts_and_refuses),
                                        cmocka_unit_test(host_memory_is_checked),

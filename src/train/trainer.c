@@ -41,6 +41,9 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer) { return &traine
 static ax_status create_engine(const ax_train_plan *plan, ax_ctx **ctx, ax_engine **engine)
 {
     AX_TRY(ax_train_open_device(plan, ctx));
+    /* A trainer makes no run.dir; without one, offloaded state goes to the current directory. */
+    if (!plan->config->offload.dir && !ax_path_is_dir(plan->config->run.dir))
+        (*ctx)->parallel.offload.dir = NULL;
     return ax_engine_create(*ctx, &plan->options, &plan->engine, 0, engine);
 }
 

@@ -5,8 +5,8 @@ static void campaign(void **state)
 {
     (void)state;
     static const char *const kinds[] = {"", "train.precision=bf16 run.save_dtype=bf16 train.recompute=full",
-                                        "train.recompute=1 threads=2",
-                                        "data.order=sequential optim.name=sgd"};
+                                        "train.recompute=1 threads=2", "data.order=sequential optim.name=sgd",
+                                        "train.precision=bf16 offload.optimizer=file offload.bucket=500"};
     kill_count count = {0, 0};
     uint64_t seed = 0;
     for (size_t i = 0; i < AX_COUNT(kinds); i++) {

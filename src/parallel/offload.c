@@ -383,6 +383,12 @@ static ax_status return_weights(ax_param_set *set, int64_t bucket)
 
 int64_t ax_offload_buckets(const ax_param_set *set) { return set->offload ? set->offload->buckets : 0; }
 
+int ax_offload_slots(const ax_param_set *set, int64_t *elements)
+{
+    *elements = set->offload ? set->offload->bucket : 0;
+    return set->offload ? set->offload->slots : 0;
+}
+
 int64_t ax_offload_begin_of(const ax_param_set *set, int64_t bucket)
 {
     return bucket < ax_offload_buckets(set) ? bucket * set->offload->bucket : -1;

@@ -39,6 +39,29 @@ static ax_status log_plan(const ax_train_run *run, const ax_memory *m)
     return AX_OK;
 }
 
+/* Logs how much offload.optimizer takes from the device of rank 0: with low-rank updates, for example,
+ * little. */
+static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
+{
+    const ax_offload *by = &run->plan.parallel.offload;
+    const bool in_file = by->optimizer == AX_OFFLOAD_FILE;
+    const char *name = in_file ? "file" : "host";
+    double state = (double)plan->memory.bytes[in_file ? AX_MEMORY_FILE : AX_MEMORY_HOST],
+           device = (double)ax_memory_total(&plan->memory);
+    char size[32], ring[96] = "";
+    if (by->optimizer == AX_OFFLOAD_NONE || !ax_train_first(run))
+        return;
+    if (plan->slots)
+        snprintf(ring, sizeof ring, "; updates take it in buckets of %lld elements, %d at a time",
+                 (long long)plan->bucket, plan->slots);
+    ax_log(AX_LOG_INFO,
+           "offload.optimizer %s keeps %s of state off the device, %.1f %% of what rank 0 needs%s", name,
+           ax_format_bytes(state, size), 100 * state / (state + device), ring);
+    if (!in_file && !by->discrete)
+        ax_log(AX_LOG_INFO, "offload.optimizer host frees no memory here: device %s computes in host memory",
+               run->config->device);
+}
+
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
  * stages need different amounts. */
 static ax_status find_largest(const ax_train_run *run, const ax_memory *m, int64_t *out)
@@ -279,6 +302,7 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
                      &plan->engine));
     AX_TRY(log_plan(run, memory));
+    log_offload(run, &plan->engine);
     AX_TRY(find_largest(run, memory, &plan->mem_planned));
     AX_TRY(fits_all(run, memory, &m, &fit));
     if (fit)

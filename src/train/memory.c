@@ -189,10 +189,26 @@ static ax_status suggest_micro_batch(const ax_train_run *run, const change *base
     return AX_OK;
 }
 
+/* Tries to keep the optimizer's state in host memory, then in a file, with the other settings as given. */
+static ax_status suggest_offload(const ax_train_run *run, const change *as_given, char *out, size_t size,
+                                 bool *helps)
+{
+    *helps = false;
+    for (int to_file = 0; to_file < 2 && !*helps; to_file++) {
+        change c = *as_given;
+        if (c.parallel.offload.optimizer != AX_OFFLOAD_NONE)
+            return AX_OK;
+        c.parallel.offload.optimizer = to_file ? AX_OFFLOAD_FILE : AX_OFFLOAD_HOST;
+        add_key(&c, to_file ? "offload.optimizer: file" : "offload.optimizer: host");
+        AX_TRY(try_change(run, &c, out, size, helps));
+    }
+    return AX_OK;
+}
+
 /* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
  * holds fewer micro-batches; smaller micro-batches, or full recomputation; the same in a pipeline that holds
- * fewer micro-batches. If none of these changes would, advises to divide the model among more ranks. All
- * ranks do the same search. */
+ * fewer micro-batches; optimizer state that is not on the device. If none of these changes would, advises to
+ * divide the model among more ranks. All ranks do the same search. */
 static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,
@@ -207,6 +223,8 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
         AX_TRY(suggest_micro_batch(run, &as_given, out, size, &helps));
     if (!helps && fewer)
         AX_TRY(suggest_micro_batch(run, &fewest, out, size, &helps));
+    if (!helps)
+        AX_TRY(suggest_offload(run, &as_given, out, size, &helps));
     if (!helps)
         snprintf(
             out, size,
@@ -240,8 +258,11 @@ static ax_status check_parameters(const ax_train_run *run)
     AX_TRY(find_machine(run, &least, &m));
     snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need",
              offloads ? " and gradients" : ", gradients and optimizer state", (long long)parameters);
-    return ax_machine_check(&m, what,
-                            "the model is too large; use more machines or GPUs, or a smaller model");
+    return ax_machine_check(
+        &m, what,
+        offloads ? "the model is too large; use more machines or GPUs, or a smaller model"
+                 : "keep the optimizer's state elsewhere (offload.optimizer: host or file), or "
+                   "use more machines or GPUs, or a smaller model");
 }
 
 /* Sets *need to the bytes that the largest rank needs with this recomputation, and *fit to whether the memory

@@ -153,7 +153,7 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
 /* Computes p (softmax weights) and ds (gradients of scores) of the strip of queries that begins at query i of
  * the block, in the columns (keys) that some query of the strip sees. The other columns are set to 0, up to
  * the last column that the causal mask alone allows. The columns after that one are not read. */
-INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
+INLINE void grad_strip(const attend_grad *t, int64_t i)
 {
     const attend *f = &t->of;
     const ax_cpu_gemm *gm = f->gm;
@@ -170,7 +170,10 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
-        grad_rows(t, i, r, c0, c1, drops);
+        if (f->kept)
+            grad_rows(t, i, r, c0, c1, true);
+        else
+            grad_rows(t, i, r, c0, c1, false);
     for (int64_t r = 0; r < rows; r += gm->pair)
         for (int64_t c = 0; c < end; c += W)
             if (c < c0 || c >= c1) {
@@ -284,10 +287,10 @@ INLINE void grad_prefetch(const attend_grad *t, int64_t i)
 
 /* Adds the contributions of the current block of queries and the current block of keys to dk and dv if
  * t->make_dkv, and to dq if t->make_dq. */
-INLINE void grad_block(const attend_grad *t, bool drops)
+INLINE void grad_block(const attend_grad *t)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
-        grad_strip(t, i, drops);
+        grad_strip(t, i);
         grad_prefetch(t, i);
     }
     if (t->make_dkv && transposes_sums(t))
@@ -301,8 +304,7 @@ INLINE void grad_block(const attend_grad *t, bool drops)
 /* Adds the contributions of the current block of keys and of queries q_from … q_to-1 to the gradients that
  * grad_block computes, for `heads` heads from f->h on. t->dq points to dq of the first of these heads; the
  * next head's dq begins `dq_head` elements later. */
-INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
-                         bool drops)
+INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
@@ -327,7 +329,7 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
                 pack_panels(f->gm, q, size, q_ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);
             }
-            grad_block(t, drops);
+            grad_block(t);
         }
     f->h = h0;
     t->dq = dq;
@@ -373,57 +375,38 @@ INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const flo
         }
 }
 
-/* Computes dk and dv for one block of GRAD_KEYS keys after the other. If t->make_dq, also computes dq.
- * `dq_head`: elements from the fp32 dq of one head to that of the next. */
-INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
+/* Stores the sums dk and dv of the current block of keys. */
+INLINE void grad_store_dkv(const attend_grad *t)
+{
+    const attend *f = &t->of;
+    const float *sums[] = {t->dk, t->dv};
+    void *to[] = {t->g->dk, t->g->dv};
+    int64_t at = key_row(f->a, f->b, f->h, f->j0), ld = t->g->kv_ld;
+    for (int i = 0; i < 2; i++)
+        if (transposes_sums(t))
+            grad_store_transposed(to[i], at, ld, sums[i], f->keys, f->d, f->type);
+        else
+            grad_store(to[i], at, ld, sums[i], f->keys, f->d, f->type);
+}
+
+/* Computes the gradients that grad_block computes, for one block of GRAD_KEYS keys after the other, of
+ * queries q_from … q_to-1 of `heads` heads from f->h on. `dq_head` as in grad_queries. */
+INLINE void grad_pass(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, ld = g->kv_ld;
-    for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
+    int64_t first = ax_attention_first_key(NULL, 0, g->window, q_from);
+    for (int64_t j0 = first / GRAD_KEYS * GRAD_KEYS; j0 < q_to; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        int64_t keys = transposes_sums(t) ? GRAD_LD : f->keys;
-        memset(t->dk, 0, (size_t)(keys * d) * 4);
-        memset(t->dv, 0, (size_t)(keys * d) * 4);
-        grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head, drops);
-        int64_t at = key_row(f->a, f->b, f->h, j0);
-        if (transposes_sums(t)) {
-            grad_store_transposed(g->dk, at, ld, t->dk, f->keys, d, f->type);
-            grad_store_transposed(g->dv, at, ld, t->dv, f->keys, d, f->type);
-        } else {
-            grad_store(g->dk, at, ld, t->dk, f->keys, d, f->type);
-            grad_store(g->dv, at, ld, t->dv, f->keys, d, f->type);
+        size_t sums = (size_t)((transposes_sums(t) ? GRAD_LD : f->keys) * f->d) * 4;
+        if (t->make_dkv) {
+            memset(t->dk, 0, sums);
+            memset(t->dv, 0, sums);
         }
+        grad_queries(t, heads, q_from, q_to, dq_head);
+        if (t->make_dkv)
+            grad_store_dkv(t);
     }
-}
-
-/* Rounds the fp32 sums of dq to 16 bits and stores them, for `rows` queries of head f->h from q0 on. */
-INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const float *sums)
-{
-    const ax_attention_grad_args *g = t->g;
-    grad_store(g->dq, query_offset(t, q0), g->q_ld, sums, rows, t->of.d, t->of.type);
-}
-
-/* Runs the second pass: computes only dq, of a 16-bit type, for one head after the other and `chunk` queries
- * at a time. `room` has the fp32 sums of dq for these queries. */
-INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
-{
-    const ax_attention_grad_args *g = t->g;
-    attend *f = &t->of;
-    int64_t h0 = f->h;
-    for (f->h = h0; f->h < h0 + g->heads / g->kv_heads; f->h++)
-        for (int64_t q0 = 0; q0 < g->q_len; q0 += chunk) {
-            int64_t rows = ax_min(chunk, g->q_len - q0);
-            t->dq = room - q0 * f->d;
-            memset(room, 0, (size_t)(rows * f->d) * 4);
-            int64_t first = ax_attention_first_key(NULL, 0, g->window, q0);
-            for (int64_t j0 = first / GRAD_KEYS * GRAD_KEYS; j0 < q0 + rows; j0 += GRAD_KEYS) {
-                grad_keys(t, j0);
-                grad_queries(t, 1, q0, q0 + rows, 0, drops);
-            }
-            grad_store_dq(t, q0, rows, room);
-        }
-    f->h = h0;
 }
 
 /* Computes delta, the sum of do ∘ o over d for each query, for the query heads that share the key head, and
@@ -473,8 +456,37 @@ INLINE void grad_rows_of_item(attend_grad *t, int64_t item)
                         arrays[i].ld * size, row, n};
 }
 
-INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool drops,
-                      vtype type)
+/* Computes dk and dv, and dq, whose sums are in g->dq if it is fp32, else in `room` for `fit` queries. The
+ * first pass computes all three, if the sums fit. If not, it computes dk and dv, and each further pass dq of
+ * one head and as many queries as fit. A loop, not two calls: the compiler inlines all of a pass into this
+ * place. */
+INLINE void grad_passes(attend_grad *t, float *room, int64_t fit)
+{
+    const ax_attention_grad_args *g = t->g;
+    attend *f = &t->of;
+    const bool in_place = f->type == VF32;
+    const int64_t group = g->heads / g->kv_heads, d = f->d, h0 = f->h;
+    const bool one = in_place || group * g->q_len <= fit;
+    int64_t most = one ? g->q_len : fit / GRAD_QUERIES * GRAD_QUERIES, parts = (g->q_len + most - 1) / most;
+    for (int64_t pass = one ? 0 : -1; pass < (one ? 1 : group * parts); pass++) {
+        bool whole = one || pass < 0;
+        int64_t heads = whole ? group : 1, from = whole ? 0 : pass % parts * most;
+        int64_t to = whole ? g->q_len : ax_min(from + most, g->q_len);
+        f->h = whole ? h0 : h0 + pass / parts;
+        t->make_dkv = whole;
+        t->make_dq = one || pass >= 0;
+        bool sums = t->make_dq && !in_place;
+        t->dq = in_place ? (float *)g->dq + query_offset(t, 0) : room - from * d;
+        t->dq_ld = in_place ? g->q_ld : d;
+        if (sums)
+            memset(room, 0, (size_t)(heads * (to - from) * d) * 4);
+        grad_pass(t, heads, from, to, in_place ? d : g->q_len * d);
+        for (int64_t h = 0; sums && h < heads; h++, f->h++)
+            grad_store(g->dq, query_offset(t, from), g->q_ld, room + h * g->q_len * d, to - from, d, f->type);
+    }
+}
+
+INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, vtype type)
 {
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
@@ -501,59 +513,24 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
         *strips[i] = scratch_alloc(&scratch, f->gm->rows * GRAD_LD * 4);
     for (int i = 0; i < 2; i++)
         *scores[i] = scratch_alloc(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
-    if (drops)
+    if (g->drop.p > 0)
         f->kept = scratch_alloc(&scratch, AT_ONCE * BLOCK_LD * 4);
     t.ds_rows = f->pairs ? scratch_alloc(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
     grad_start(&t);
-    t.make_dkv = true;
-    if (type == VF32) {
-        t.make_dq = true;
-        t.dq = (float *)g->dq + query_offset(&t, 0);
-        t.dq_ld = g->q_ld;
-        grad_pass_keys(&t, d, drops);
-        return;
-    }
-    float *room = (float *)(void *)scratch;
-    int64_t fit = (AX_CPU_SCRATCH - (scratch - start)) / (ax_max(d, 1) * 4), h0 = f->h;
-    t.dq_ld = d;
-    t.make_dq = group * g->q_len <= fit;
-    if (!t.make_dq) {
-        grad_pass_keys(&t, 0, drops);
-        t.make_dkv = false;
-        t.make_dq = true;
-        grad_pass_queries(&t, fit / GRAD_QUERIES * GRAD_QUERIES, room, drops);
-        return;
-    }
-    t.dq = room;
-    memset(room, 0, (size_t)(group * g->q_len * d) * 4);
-    grad_pass_keys(&t, g->q_len * d, drops);
-    for (f->h = h0; f->h < h0 + group; f->h++)
-        grad_store_dq(&t, 0, g->q_len, room + (f->h - h0) * g->q_len * d);
+    grad_passes(&t, (float *)(void *)scratch, (AX_CPU_SCRATCH - (scratch - start)) / (ax_max(d, 1) * 4));
 }
 
-INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, char *scratch, bool drops,
-                       vtype type)
+INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     for (int64_t item = lo; item < hi; item++)
-        grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
-}
-
-/* Computes the gradients with dropout. Not inlined, so that the code without dropout is compiled as if there
- * were no dropout. */
-__attribute__((noinline)) static void attention_grad_with_dropout(const ax_attention_grad_args *g, int64_t lo,
-                                                                  int64_t hi, void *scratch)
-{
-    BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, true);
+        grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, type);
 }
 
 static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_attention_grad_args *g = args;
     ax_cpu_begin(gemm_of(vtype_of(g->dtype)));
-    if (g->drop.p > 0)
-        attention_grad_with_dropout(g, lo, hi, scratch);
-    else
-        BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, false);
+    BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch);
     ax_cpu_end(gemm_of(vtype_of(g->dtype)));
 }
 

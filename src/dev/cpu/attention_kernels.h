@@ -247,7 +247,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     vstore_n(t->l + i + r, vload_n(t->l + i + r, n) + vsum_each(sum, n), n);
 }
 
-INLINE void attend_strip(const attend *t, int64_t i, bool drops)
+INLINE void attend_strip(const attend *t, int64_t i)
 {
     const ax_cpu_gemm *gm = t->gm;
     int64_t rows = ax_min(gm->rows, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
@@ -257,7 +257,10 @@ INLINE void attend_strip(const attend *t, int64_t i, bool drops)
                        t->d_units, rows, t->s, BLOCK_LD, false);
     int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
     for (int64_t r = 0; r < rows; r += AT_ONCE)
-        softmax_rows(t, i, r, AT_ONCE, c0, c1, drops);
+        if (t->kept)
+            softmax_rows(t, i, r, AT_ONCE, c0, c1, true);
+        else
+            softmax_rows(t, i, r, AT_ONCE, c0, c1, false);
     int64_t size = t->pairs ? 2 : 4, u0 = c0 / gm->pair;
     ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_LD * 4, 4, gm->rows};
     strip_times_panels(gm, weights, t->v, t->d, 0, t->d, ax_cpu_units(gm, t->keys), u0,
@@ -314,8 +317,7 @@ INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
     out[2] = (head_rows){(const char *)a->v + at, a->kv_ld * size, row, keys};
 }
 
-INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool drops,
-                        vtype type)
+INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, vtype type)
 {
     int64_t d = a->head_dim, size = vsize(type);
     attend t = {.a = a, .type = type, .d = d, .gm = gemm_of(type)};
@@ -331,7 +333,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
     t.s = scratch_alloc(&scratch, t.gm->rows * BLOCK_LD * 4);
     t.m = scratch_alloc(&scratch, QUERIES * 4);
     t.l = scratch_alloc(&scratch, QUERIES * 4);
-    if (drops)
+    if (a->drop.p > 0)
         t.kept = scratch_alloc(&scratch, AT_ONCE * BLOCK_LD * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
     for (int64_t i = 0; i < QUERIES; i++) {
@@ -350,7 +352,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
         for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
-            attend_strip(&t, i, drops);
+            attend_strip(&t, i);
             for (int n = 0; n < 3 && t.j0 == start; n++)
                 prefetch_rows(&t.next_rows[n], i, i + t.gm->rows);
         }
@@ -496,37 +498,20 @@ INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, c
     }
 }
 
-INLINE void attend_items(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool drops,
-                         vtype type)
-{
-    for (int64_t item = lo; item < hi; item++)
-        attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
-}
-
 INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     if (ax_cpu_few_queries(a))
         attend_queries(a, lo, hi, scratch, type);
     else
-        attend_items(a, lo, hi, scratch, false, type);
-}
-
-/* Computes attention with dropout. Not inlined, so that the code without dropout is compiled as if there were
- * no dropout. */
-__attribute__((noinline)) static void attention_with_dropout(const ax_attention_args *a, int64_t lo,
-                                                             int64_t hi, void *scratch)
-{
-    BY_VTYPE(attend_items, a->dtype, a, lo, hi, scratch, true);
+        for (int64_t item = lo; item < hi; item++)
+            attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, type);
 }
 
 static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_attention_args *a = args;
     ax_cpu_begin(gemm_of(vtype_of(a->dtype)));
-    if (a->drop.p > 0)
-        attention_with_dropout(a, lo, hi, scratch);
-    else
-        BY_VTYPE(attend_range, a->dtype, a, lo, hi, scratch);
+    BY_VTYPE(attend_range, a->dtype, a, lo, hi, scratch);
     ax_cpu_end(gemm_of(vtype_of(a->dtype)));
 }
 

@@ -145,17 +145,23 @@ typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 enum { AX_CPU_READ_WAYS = 21 };
 typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
 
+/* The kernels that multiply no matrices. Instruction sets that differ in such products alone share them. */
+typedef struct ax_cpu_vectors {
+    ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds the sums of all chunks
+                                       of rows to dweight and dbias (ax_cpu_norm_grad) */
+    /* The SIMD kernels of kernels.def. NULL for those that multiply matrices (ax_cpu_isa), for kernels
+     * without SIMD (plain.c), and for those that run on the backend ref. */
+    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT];
+} ax_cpu_vectors;
+
 typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm[3]; /* one for each vtype */
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
+    ax_cpu_range_fn *attention, *attention_grad;
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
-    ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds the sums of all chunks
-                                       of rows to dweight and dbias (ax_cpu_norm_grad) */
-    /* The SIMD kernels of kernels.def. NULL for gemm (see `gemm` and `gemv`), for kernels without SIMD
-     * (plain.c), and for those that run on the backend ref. */
-    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT];
+    const ax_cpu_vectors *vectors;
 } ax_cpu_isa;
 
 enum {
@@ -178,6 +184,7 @@ static inline bool ax_cpu_few_queries(const ax_attention_args *a)
 extern const ax_cpu_isa ax_cpu_isa_generic;
 #ifdef __x86_64__
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;
+extern const ax_cpu_vectors ax_cpu_vectors_avx512_bf16; /* also those of avx512_amx */
 #endif
 
 /* Returns kernel table number `index` of those that this processor can run, from the best to the portable

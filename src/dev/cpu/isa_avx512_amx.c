@@ -7,6 +7,8 @@
 #define AX_SIMD_AMX
 #define AX_ISA_NAME "avx512_amx"
 #define AX_ISA_TABLE ax_cpu_isa_avx512_amx
+#define AX_SHARES_VECTORS
+#define AX_ISA_VECTORS ax_cpu_vectors_avx512_bf16
 #ifdef __clang__
 #pragma clang attribute push(                                                                                \
     __attribute__((                                                                                          \

@@ -7,6 +7,7 @@
 #define AX_SIMD_BF16
 #define AX_ISA_NAME "avx512_bf16"
 #define AX_ISA_TABLE ax_cpu_isa_avx512_bf16
+#define AX_ISA_VECTORS ax_cpu_vectors_avx512_bf16
 #ifdef __clang__
 #pragma clang attribute push(                                                                                \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c"))),                  \

@@ -76,7 +76,7 @@ static ax_status run_ref(ax_stream *stream, ax_kernel kernel, const void *args)
 
 static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
 {
-    return ax_cpu_of(stream)->isa->kernel[kernel];
+    return ax_cpu_of(stream)->isa->vectors->kernel[kernel];
 }
 
 /* ---- items are elements, rows or columns --------------------------------------------------------- */
@@ -185,7 +185,8 @@ static ax_status run_norm_grad(ax_stream *stream, ax_kernel kernel, const ax_nor
     j.chunk = ax_max(CHUNK_ROWS, ax_ceil_div(a->rows, ax_min(CHUNKS, fit)));
     j.chunks = ax_ceil_div(a->rows, j.chunk);
     AX_TRY(run_items(stream, isa_kernel(stream, kernel), &j, j.chunks, 1, (double)(a->rows * a->cols)));
-    return run_items(stream, cpu->isa->norm_grad_sum, &j, a->cols, COLUMNS, (double)(j.chunks * a->cols));
+    return run_items(stream, cpu->isa->vectors->norm_grad_sum, &j, a->cols, COLUMNS,
+                     (double)(j.chunks * a->cols));
 }
 
 static ax_status norm_grad_apply(ax_stream *stream, const void *args)
@@ -291,7 +292,7 @@ static ax_status attention(ax_stream *stream, const void *args)
      * longer. */
     double work = (double)a->batch * (double)(keys_per_query(a->window, a->kv_len) * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
-    return run_parts(stream, isa_kernel(stream, AX_K_attention), args,
+    return run_parts(stream, ax_cpu_of(stream)->isa->attention, args,
                      a->q_len ? a->batch * a->heads * blocks : 0, 1, work, !few);
 }
 
@@ -302,7 +303,7 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_attention_grad, args);
     double work = (double)a->batch * (double)(a->heads * a->q_len) *
                   (double)(keys_per_query(a->window, a->q_len) * a->head_dim) / 16;
-    return run_parts(stream, isa_kernel(stream, AX_K_attention_grad), args, a->batch * a->kv_heads, 1, work,
+    return run_parts(stream, ax_cpu_of(stream)->isa->attention_grad, args, a->batch * a->kv_heads, 1, work,
                      true);
 }
 

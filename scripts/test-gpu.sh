@@ -295,7 +295,7 @@ part_sanitizer() {
 }
 
 part_tests() {
-    row "layers, runs, memory" 200 "$dir/test_engine_cuda"
+    row "layers, runs, memory" 200 env AXONN_TEST_ALL=1 "$dir/test_engine_cuda"
     row "selftest" 60 bash -o pipefail -c '"$dir/axonn" selftest | grep -E "cuda|passed"'
     row "GEMMs with timed plans against ref" 200 env AXONN_PLANS="$plans" "$dir/test_dev_backend" cuda kernel=gemm \
         "step=$cases"

@@ -2,7 +2,7 @@
  * calls go through the functions below. They count the calls that change files, and make the chosen one fail,
  * or kill the process before it. */
 #include "grid_test.h"
-#include "support/sanitized.h"
+#include "support/sampled.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,11 +14,10 @@
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 
-enum {
-    SMALL = 8,                /* number of parameters without the large one */
-    EACH = SANITIZED ? 7 : 1, /* one of every EACH calls is hit: sanitizers are slow */
-    KILLS = 200 / EACH
-};
+enum { SMALL = 8 }; /* number of parameters without the large one */
+
+/* One of every each() calls is hit. */
+static int each(void) { return one_of(3, 7); }
 
 /* ---- the system, with faults --------------------------------------------------------------------- */
 
@@ -191,7 +190,7 @@ static void kill_at_every_call(const char *run)
     int kills = 0;
     save_here(run, 1, 2, 2);
     for (int again = 0; again < 2; again++)
-        for (int k = 1 + again * (EACH > 1);; k += EACH) {
+        for (int k = 1 + again * (each() > 1);; k += each()) {
             int64_t newest = assert_whole(run, 1, INT64_MAX), step = newest + !again;
             int child = fork();
             if (child == 0) {
@@ -210,7 +209,7 @@ static void kill_at_every_call(const char *run)
             assert_int_equal(WTERMSIG(status), SIGKILL);
             kills++;
         }
-    assert_true(kills > 100 / EACH);
+    assert_true(kills > 100 / each());
     OK(ax_ckpt_clean(run));
     save_here(run, 1000, 1000, 1);
     assert_no_remains(run);
@@ -242,8 +241,9 @@ static void killed_at_random_moments(void **state)
     double start = ax_now(), one_save;
     save_here(run, 1, 5, 2);
     one_save = (ax_now() - start) / 5;
+    const int64_t kills = 200 / each();
     int64_t step = 5, moved = 0;
-    for (uint64_t k = 0; k < KILLS; k++) {
+    for (int64_t k = 0; k < kills; k++) {
         int pipes[2];
         assert_int_equal(pipe(pipes), 0);
         int child = fork();
@@ -254,7 +254,7 @@ static void killed_at_random_moments(void **state)
         close(pipes[1]);
         int64_t ended = step, begun = step + 1, word;
         assert_int_equal(read(pipes[0], &word, sizeof word), sizeof word); /* the first save begins */
-        usleep((useconds_t)((double)ax_rng_uniform(5, k) * 3e6 * one_save));
+        usleep((useconds_t)((double)ax_rng_uniform(5, (uint64_t)k) * 3e6 * one_save));
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
         drain(pipes[0], &ended, &begun);
@@ -263,7 +263,7 @@ static void killed_at_random_moments(void **state)
         moved += now > step;
         step = now;
     }
-    assert_true(moved > KILLS / 10 && moved < KILLS); /* kills before the rename and after it */
+    assert_true(moved > kills / 10 && moved < kills); /* kills before the rename and after it */
 }
 
 /* ---- full disks ---------------------------------------------------------------------------------- */
@@ -278,7 +278,7 @@ static void fill_at_every_call(const char *run, int64_t step)
     save_here(run, 1, 2, 2);
     stays_full = true;
     ax_log_set_level(AX_LOG_ERROR);
-    for (int k = 1;; k += EACH) {
+    for (int k = 1;; k += each()) {
         set_fault(k, true);
         ax_status status = run_session(&(session){run, step, step, 2, -1});
         set_fault(0, true);
@@ -293,7 +293,7 @@ static void fill_at_every_call(const char *run, int64_t step)
     }
     ax_log_set_level(AX_LOG_INFO);
     assert_int_equal(assert_whole(run, step, step), step);
-    assert_true(refused > 50 / EACH);
+    assert_true(refused > 50 / each());
 }
 
 static void full_at_every_call(void **state) { fill_at_every_call(*state, 3); }
@@ -324,7 +324,7 @@ static void full_on_any_rank(void **state)
     save_here(run, 1, 2, 2);
     stays_full = false; /* one rank only */
     int k = 1;
-    for (;; k += 5 * EACH) {
+    for (;; k += 5 * each()) {
         set_fault(k, true);
         ax_status status = ax_comm_threads_run(4, save_on_grid, run);
         set_fault(0, true);

@@ -8,7 +8,7 @@
 #include "support/check.h"
 #include "support/emulated.h"
 #include "support/equality.h"
-#include "support/sanitized.h"
+#include "support/sampled.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +30,9 @@ static void layers_equal_the_reference(void **state)
     } cases[] = {{{{1, 1, 1, 1, 1}}, 0}, {{{2, 1, 2, 1, 1}}, 0}, {{{1, 2, 1, 1, 2}}, 3}};
     (void)state;
     for (int s = 0; s < ax_layer_sample_count; s++)
-        for (size_t i = 0; i < AX_COUNT(cases) - SANITIZED; i++) {
+        for (size_t i = 0; i < AX_COUNT(cases); i++) {
+            if ((s + (int)i) % one_of(3, 3))
+                continue;
             ax_parallel parallel = ax_parallel_default;
             double worst;
             parallel.zero = cases[i].zero;
@@ -46,7 +48,7 @@ static void training_equals_the_reference(void **state)
 {
     enum { FEW = 3 };
     (void)state;
-    for (int m = 0; m < (SANITIZED ? 1 : EQ_MODELS); m++) {
+    for (int m = 0; m < EQ_MODELS; m += one_of(3, EQ_MODELS)) {
         eq_run want = eq_do(eq_serial((eq_model)m, "ref", AX_F64, FEW));
         eq_run got = eq_do(eq_serial((eq_model)m, "cuda", AX_F64, FEW));
         eq_assert_equal(&got, &want, 1e-12, 1e-11);

@@ -66,7 +66,7 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
 static void layers_on_grids_equal_one_rank(void **state)
 {
     (void)state;
-    int pairs = 0, each = one_of(5, 53); /* primes, so that each layer meets other grids */
+    int pairs = 0, each = one_of(11, 53); /* primes, so that each layer meets other grids */
     for (int s = 0; s < ax_layer_sample_count; s++) {
         for (int x = 1; x <= 8; x++)
             for (int y = 1; x * y <= 8; y++)

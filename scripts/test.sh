@@ -34,8 +34,16 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
 export CTEST_OUTPUT_ON_FAILURE=1
 
-# say NAME RESULT START: prints a line of progress.
-say() { printf '%-28s %-34s %4d s\n' "$1" "$2" "$((SECONDS - $3))"; }
+# say NAME RESULT START: prints a line of progress: the time since START, and the processor time since the last line, which
+# a busy machine does not change much.
+used=0
+say() {
+    local stat now
+    read -ra stat </proc/$$/stat
+    now=$(((stat[15] + stat[16]) / $(getconf CLK_TCK))) # of children that have ended
+    printf '%-28s %-24s %4d s, processors %5d s\n' "$1" "$2" "$((SECONDS - $3))" "$((now - used))"
+    used=$now
+}
 
 # show LOG: prints the part of a log that says what went wrong.
 show() {
@@ -88,13 +96,16 @@ gpu=80-virtual
 [ ! -e /dev/nvidiactl ] || gpu='80-virtual;90-real'
 
 build_release() { configure release gcc "${shared[@]}" "-DCMAKE_CUDA_ARCHITECTURES=$gpu" && cmake --build build -j "$jobs"; }
-build_dev() { configure dev clang && cmake --build build-dev -j "$jobs"; }
+# Reports of sanitizers name lines, not variables (-g1).
+sanitized=("-DCMAKE_C_FLAGS_DEBUG=-O2 -g1 -fno-omit-frame-pointer")
+
+build_dev() { configure dev clang "${sanitized[@]}" && cmake --build build-dev -j "$jobs"; }
 
 # Builds the tests that run under the thread sanitizer: test ROOM.NAME is the program test_ROOM_NAME. A program that is
 # not built fails its test.
 build_tsan() {
     local programs
-    configure tsan clang &&
+    configure tsan clang "${sanitized[@]}" &&
         programs=$(cmake --build build-tsan --target help | grep -oE '\btest_[a-z]+_[a-z0-9_]+' | LC_ALL=C sort -u |
             sed 's/^test_//; s/_/./' | grep -E "$threaded" | sed 's/\./_/; s/^/test_/') &&
         # shellcheck disable=SC2086  # one word per program

@@ -100,10 +100,14 @@ AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq
  * weights are split over ranks (ax_param_all_gather). Without such parameters the update is one kernel
  * launch. The work is only enqueued. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
-/* Updates as ax_updater_step does, but reduces the gradients meanwhile (ax_offload_reduce). Call it after
- * ax_param_set_end_grad instead of ax_param_set_sync_grad, for sets with ax_offload_chunk. Collective as
- * ax_param_set_sync_grad and ax_param_all_gather. */
-AX_MUST_CHECK ax_status ax_updater_step_reducing(ax_updater *updater, const ax_hyper *hyper);
+/* Ends a step, without clipping, whose gradients are reduced while buckets of offloaded state are updated;
+ * for sets with ax_offload_chunk. Call it instead of ax_param_set_sync_grad, ax_updater_clip and
+ * ax_updater_step. Updates nothing if loss or gradients are not finite. numbers: device memory for 1 + set->n
+ * doubles: the loss of the step, the same on all ranks, then room for the sums of squares of the gradients.
+ * `targets` and `scale` are as for ax_updater_clip. Waits for the gradients before their reduction.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_updater_step_reducing(ax_updater *updater, double *numbers, int64_t targets,
+                                                 double scale, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_updater_result(ax_updater *updater, ax_update_numbers *out);

@@ -4,7 +4,6 @@
 #include "engine/costs.h"
 #include "engine/engine_private.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,56 +212,14 @@ static ax_status clip(ax_engine *e, int64_t targets)
     return ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip);
 }
 
-/* Returns the largest number that all gradients can hold. */
-static double largest_grad(const ax_param_set *set)
-{
-    double largest = DBL_MAX;
-    for (int i = 0; i < set->n; i++) {
-        ax_dtype dtype = set->param[i]->grad.dtype;
-        largest = fmin(largest, dtype == AX_F16 ? 65504 : dtype == AX_F64 ? DBL_MAX : 0x1p127);
-    }
-    return largest;
-}
-
-/* Sets *out to whether the step's loss is finite and no sum of gradients over ranks can overflow, given the
- * sums of squares before the reduction in e->numbers; the same on all ranks. Sums of G ranks are at most
- * sqrt(G · total) in each element, also partial ones. */
-static ax_status has_headroom(ax_engine *e, bool *out)
-{
-    double *host, total = 0;
-    AX_TRY(ax_calloc(1, engine_numbers_bytes(e), &host));
-    ax_status status = ax_copy_out(e->ctx->stream, host, e->numbers, engine_numbers_bytes(e));
-    for (int i = 0; i < e->set->n; i++)
-        total += host[1 + i];
-    *out = isfinite(host[0]) && sqrt(total * ax_grid_ranks(e->ctx->grid)) < largest_grad(e->set) / 2;
-    free(host);
-    return status;
-}
-
-/* Updates while gradients are still reduced. All ranks first make sure that the step is finite; if it might
- * not be, everything is reduced first after all. So in no step is one bucket updated and another skipped. The
- * norm, which is for the log alone, comes last. */
-static ax_status update_in_chunks(ax_engine *e, int64_t targets, const ax_hyper *hyper)
-{
-    bool finite;
-    AX_TRY(ax_param_set_end_grad(e->set));
-    AX_TRY(sum_loss(e));
-    AX_TRY(ax_param_set_partial_sumsq(e->set, e->numbers + 1));
-    AX_TRY(has_headroom(e, &finite));
-    if (finite)
-        AX_TRY(clip(e, targets));
-    AX_TRY(finite ? ax_updater_step_reducing(e->updater, hyper) : ax_param_set_sync_grad(e->set));
-    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1));
-    AX_TRY(clip(e, targets));
-    return finite ? AX_OK : ax_updater_step(e->updater, hyper);
-}
-
 /* Computes the gradient norm, clips the gradients, and updates the weights if loss and norm are finite. The
  * device decides whether to update, so the host does not wait. */
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    if (engine_reduces_late(e))
-        return update_in_chunks(e, targets, hyper);
+    if (engine_reduces_late(e)) {
+        AX_TRY(sum_loss(e));
+        return ax_updater_step_reducing(e->updater, e->numbers, targets, e->scale.scale, hyper);
+    }
     AX_TRY(engine_run_task(e, e->task[NORM], compute_grad_sumsq, NULL, (ax_pipe_piece){0}));
     AX_TRY(clip(e, targets));
     return ax_updater_step(e->updater, hyper);

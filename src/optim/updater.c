@@ -3,6 +3,7 @@
  * (ax_update_numbers); and runs the updates. */
 #include "axonn/optim.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -265,4 +266,50 @@ static ax_status run_launches(ax_updater *u, const ax_hyper *h, bool reduces)
 
 ax_status ax_updater_step(ax_updater *u, const ax_hyper *h) { return run_launches(u, h, false); }
 
-ax_status ax_updater_step_reducing(ax_updater *u, const ax_hyper *h) { return run_launches(u, h, true); }
+/* ---- updates while gradients are reduced --------------------------------------------------------- */
+
+/* Returns the largest number that all gradients can hold. */
+static double largest_grad(const ax_param_set *set)
+{
+    double largest = DBL_MAX;
+    for (int i = 0; i < set->n; i++) {
+        ax_dtype dtype = set->param[i]->grad.dtype;
+        largest = fmin(largest, dtype == AX_F16 ? 65504 : dtype == AX_F64 ? DBL_MAX : 0x1p127);
+    }
+    return largest;
+}
+
+/* Sets *out to whether the step's loss is finite and no sum of gradients over ranks can overflow, given
+ * `numbers` (ax_updater_step_reducing) with the sums of squares before the reduction; the same on all ranks.
+ * Sums of G ranks are at most sqrt(G · total) in each element, also partial ones. */
+static ax_status has_headroom(const ax_updater *u, const double *numbers, bool *out)
+{
+    const ax_ctx *ctx = u->set->ctx;
+    size_t bytes = (size_t)(1 + u->set->n) * sizeof *numbers;
+    double *host, total = 0;
+    AX_TRY(ax_calloc(1, bytes, &host));
+    ax_status status = ax_copy_out(ctx->stream, host, numbers, bytes);
+    for (int i = 0; i < u->set->n; i++)
+        total += host[1 + i];
+    *out = isfinite(host[0]) && sqrt(total * ax_grid_ranks(ctx->grid)) < largest_grad(u->set) / 2;
+    free(host);
+    return status;
+}
+
+/* All ranks first make sure that the step is finite; if it might not be, everything is reduced first after
+ * all. So in no step is one bucket updated and another skipped. The norm, which is for the log alone, comes
+ * last. */
+ax_status ax_updater_step_reducing(ax_updater *u, double *numbers, int64_t targets, double scale,
+                                   const ax_hyper *h)
+{
+    bool finite;
+    AX_TRY(ax_param_set_end_grad(u->set));
+    AX_TRY(ax_param_set_partial_sumsq(u->set, numbers + 1));
+    AX_TRY(has_headroom(u, numbers, &finite));
+    if (finite)
+        AX_TRY(ax_updater_clip(u, numbers + 1, numbers, targets, scale, 0));
+    AX_TRY(finite ? run_launches(u, h, true) : ax_param_set_sync_grad(u->set));
+    AX_TRY(ax_param_set_grad_sumsq(u->set, numbers + 1));
+    AX_TRY(ax_updater_clip(u, numbers + 1, numbers, targets, scale, 0));
+    return finite ? AX_OK : run_launches(u, h, false);
+}

@@ -111,4 +111,34 @@ enum { BENCH_MESSAGE = AX_BARRIER + 1 };
  * not communicate over MPI. */
 AX_MUST_CHECK ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
+/* The end of a training step without a model: matrices of this rank's pipeline stage, the reduction of their
+ * gradients along data, and their update by AdamW, with the state where ax_parallel.offload says. */
+typedef struct bench_update {
+    ax_ctx *ctx;      /* borrowed */
+    int64_t elements; /* of the matrices of a stage */
+    int params;
+    ax_param **param; /* [params]: the matrices of all stages */
+    ax_param_set *set;
+    ax_updater *updater;
+    double *numbers; /* in device memory: a loss of 0, then the sums of squares of the gradients */
+    int64_t steps;   /* updates so far */
+} bench_update;
+
+/* Makes matrices of `elements` elements for each stage, rounded up to whole rows of 1024. Keeps the chunk of
+ * ctx->parallel.offload; the caller may set another one after the call, to make the next ones. AX_ERR_USAGE
+ * if this chunk would have no effect. The caller releases *out with bench_update_fini, also after an error.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status bench_update_make(ax_ctx *ctx, int64_t elements, bench_update *out);
+void bench_update_fini(bench_update *update);
+/* Begins a step: sets all elements of this rank's gradients to 1, in a task of `frame`. */
+AX_MUST_CHECK ax_status bench_update_begin(bench_update *update, ax_frame *frame);
+/* Ends the step as the engine does without clipping: reduces the gradients, computes their norm and updates
+ * the matrices; with a chunk, updates them while gradients are reduced. Returns after the update. Collective
+ * along the grid. */
+AX_MUST_CHECK ax_status bench_update_end(bench_update *update);
+/* Runs a step and measures how many seconds its reduction takes by itself, and then its update, each from a
+ * barrier until this rank is done. Collective along the grid. */
+AX_MUST_CHECK ax_status bench_update_time_parts(bench_update *update, ax_frame *frame, double *reduction,
+                                                double *seconds);
+
 #endif

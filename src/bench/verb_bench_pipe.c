@@ -1,7 +1,8 @@
 /* axonn bench pipe: times the schedules of a pipeline. Each rank is a stage that sleeps instead of computing:
  * on a machine with fewer cores than stages, computing stages would slow each other down and hide the
  * bubbles (times in which a stage waits for another). The order of tasks and the messages are those of
- * training, because the tasks run in an ax_pipeline of the engine. */
+ * training, because the tasks run in an ax_pipeline of the engine. With --elements the end of a step follows
+ * (bench_update), which is no sleep. */
 #include "axonn/pipeline.h"
 #include "bench/bench.h"
 #include "cli/launch.h"
@@ -16,29 +17,33 @@ enum { MOST_SEEDS = 1000, MOST_CASES = 64 };
 
 typedef struct args {
     cli_launch launch;
-    int64_t micro_batches, seeds, bytes, chunks;
+    int64_t replicas, micro_batches, seeds, bytes, chunks, elements, bucket;
     double forward, backward, jitter;
     ax_strings schedules;
-    ax_ints slack, postpone;
+    ax_ints slack, postpone, chunk;
+    int offload, update; /* ax_offload_place, ax_offload_update */
+    char *dir;
     bool json;
 } args;
 
 static const ax_option pipe_options[] = {
     LAUNCH_OPTIONS(args, launch),
+    {"replicas", AX_OPT_INT, offsetof(args, replicas), "1", "[1, 65536]", .meta = "N",
+     .help = "number of replicas of the pipeline (grid.data); the ranks are stages times replicas"},
     {"micro-batches", AX_OPT_INT, offsetof(args, micro_batches), "32", "[1, 10000]", .meta = "N",
-     .help = "number of micro-batches of a step"},
+     .help = "number of micro-batches of a step, divided among the replicas: a multiple of --replicas"},
     {"forward", AX_OPT_FLOAT, offsetof(args, forward), "20", "[0.001, 10000]", .meta = "MS",
      .help = "milliseconds that a stage sleeps for the forward pass of a micro-batch"},
     {"backward", AX_OPT_FLOAT, offsetof(args, backward), "40", "[0.001, 10000]", .meta = "MS",
      .help = "milliseconds that a stage sleeps for the backward pass of a micro-batch"},
     {"jitter", AX_OPT_FLOAT, offsetof(args, jitter), "0.5", "[0, 100]", .meta = "X",
      .help = "each forward or backward pass takes longer by up to this fraction of its time, at random: by "
-             "seed, stage, micro-batch and direction alone, so all schedules get the same durations"},
+             "seed, rank, micro-batch and direction alone, so all schedules get the same durations"},
     {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
      .help = "bytes of a message between stages; a multiple of 4"},
     {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
      .help = "time only these schedules: message, 1f1b, gpipe, interleaved; default: all, but interleaved "
-             "only if the number of stages divides --micro-batches"},
+             "only if the number of stages divides the micro-batches of a replica"},
     {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
      .help = "values of pipe.slack (further micro-batches in flight) to time; only message and 1f1b use "
              "pipe.slack"},
@@ -51,9 +56,43 @@ static const ax_option pipe_options[] = {
     {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
      .help =
          "number of rounds, each with its own seed; in a round all schedules get the same random durations"},
+    {"elements", AX_OPT_INT, offsetof(args, elements), "0", "[0, 4294967296]", .meta = "N",
+     .help =
+         "elements of the matrices of each stage, in bf16, rounded up to rows of 1024: after its pipeline a "
+         "step reduces their gradients over the replicas and updates them by AdamW, without clipping; 0: a "
+         "step has neither"},
+    {"offload", AX_OPT_ENUM, offsetof(args, offload), "none", .choices = "none|host|file",
+     .help = "with --elements: where the state of the matrices lies (offload.optimizer)"},
+    {"update", AX_OPT_ENUM, offsetof(args, update), "auto", .choices = "auto|device|host",
+     .help = "what updates offloaded state (offload.update): the device, through buckets, or the host; the "
+             "device of this verb computes in host memory, so auto is host"},
+    {"bucket", AX_OPT_INT, offsetof(args, bucket), "4194304", "[1, 1152921504606846976]", .meta = "N",
+     .help = "elements of a bucket of offloaded state (offload.bucket)"},
+    {"chunk", AX_OPT_INTS, offsetof(args, chunk), "0", "[0, 1000000000]", .meta = "N,...",
+     .help =
+         "values of offload.chunk (buckets whose gradients are reduced while those before are updated) to "
+         "time, each with all schedules and with matrices of its own"},
+    {"dir", AX_OPT_PATH, offsetof(args, dir), ".", .meta = "DIR",
+     .help = "with --offload file: directory of the file (offload.dir)"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the results as JSON, one object per case"},
 };
+
+/* The end of a step with one value of --chunk, and the seconds of its two parts by themselves. */
+typedef struct ending {
+    int64_t chunk;
+    bench_update update;
+    double reduction[MOST_SEEDS], alone[MOST_SEEDS];
+} ending;
+
+typedef struct timed {
+    ax_pipe_schedule schedule;
+    int chunks;
+    int64_t slack, postpone;
+    ending *end; /* NULL: without --elements */
+    ax_pipeline *pipeline;
+    double seconds[MOST_SEEDS], step[MOST_SEEDS]; /* of the pipeline, and of the step with its end */
+} timed;
 
 typedef struct bench {
     ax_comm *world;
@@ -66,15 +105,8 @@ typedef struct bench {
                     which no message is received; has no data */
     int64_t seed;
     ax_pipeline *pipeline; /* pipeline of the case that is being timed */
+    ending *ends;          /* [args->chunk.count], or NULL without --elements */
 } bench;
-
-typedef struct timed {
-    ax_pipe_schedule schedule;
-    int chunks;
-    int64_t slack, postpone;
-    ax_pipeline *pipeline;
-    double seconds[MOST_SEEDS];
-} timed;
 
 /* ---- one step ------------------------------------------------------------------------------------ */
 
@@ -149,13 +181,20 @@ static ax_status weights(void *user, ax_pipe_piece piece, int slot)
     return AX_OK;
 }
 
+static int stages_of(const bench *b) { return ax_grid_axis_size(b->ctx->grid, AX_PIPE); }
+
+/* Returns the number of micro-batches of a replica. */
+static int64_t micro_batches(const args *a) { return a->micro_batches / a->replicas; }
+
 /* Measures the seconds from a barrier until this rank has done its tasks and all messages that it sent have
- * arrived. */
+ * arrived, and the seconds until the end of the step. */
 static ax_status run_step(bench *b, timed *t, int64_t seed)
 {
     b->pipeline = t->pipeline;
     b->seed = seed;
-    AX_TRY(ax_pipeline_begin(b->pipeline, seed, b->args->micro_batches, true));
+    if (t->end)
+        AX_TRY(bench_update_begin(&t->end->update, b->frame));
+    AX_TRY(ax_pipeline_begin(b->pipeline, seed, micro_batches(b->args), true));
     AX_TRY(ax_barrier(b->world));
     double begin = ax_now();
     AX_TRY(ax_pipeline_run(
@@ -164,43 +203,13 @@ static ax_status run_step(bench *b, timed *t, int64_t seed)
             .run = {[AX_PIPE_FORWARD] = forward, [AX_PIPE_BACKWARD] = backward, [AX_PIPE_WEIGHTS] = weights},
             .user = b}));
     t->seconds[seed] = ax_now() - begin;
+    if (t->end)
+        AX_TRY(bench_update_end(&t->end->update));
+    t->step[seed] = ax_now() - begin;
     return AX_OK;
 }
 
-/* ---- all cases ----------------------------------------------------------------------------------- */
-
-static double mean(const timed *t, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += t->seconds[i] / (double)n;
-    return sum;
-}
-
-static ax_status print_case(const bench *b, const timed *t, double base)
-{
-    const args *a = b->args;
-    int stages = ax_comm_size(b->world);
-    double seconds = mean(t, a->seeds),
-           closed = ((double)a->micro_batches + (stages - 1.0) / t->chunks) * (a->forward + a->backward);
-    if (!a->json) {
-        printf("%-11s %5lld %8lld %10.1f %10.3f", ax_pipe_schedule_name(t->schedule), (long long)t->slack,
-               (long long)t->postpone, seconds * 1e3, seconds * 1e3 / closed);
-        printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
-        fflush(stdout);
-        return AX_OK;
-    }
-    double sorted[MOST_SEEDS];
-    memcpy(sorted, t->seconds, sizeof sorted);
-    ax_spread s = ax_spread_of(sorted, a->seeds);
-    return cli_print_json(json_pack(
-        "{s:s, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
-        ax_pipe_schedule_name(t->schedule), "slack", (int)t->slack, "postpone", (json_int_t)t->postpone,
-        "chunks", t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max", s.max * 1e3, "mean",
-        seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages", stages, "micro_batches",
-        (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed, "over_1f1b",
-        base > 0 ? seconds / base : 0.0, "version", ax_version()));
-}
+/* ---- cases --------------------------------------------------------------------------------------- */
 
 static bool is_named(const args *a, int schedule)
 {
@@ -213,21 +222,30 @@ static bool is_named(const args *a, int schedule)
 static bool wanted(const args *a, int schedule, int stages)
 {
     return a->schedules.count ? is_named(a, schedule)
-                              : ax_pipe_fits((ax_pipe_schedule)schedule, stages, a->micro_batches);
+                              : ax_pipe_fits((ax_pipe_schedule)schedule, stages, micro_batches(a));
 }
 
-static int list_cases(const args *a, int stages, timed *cases)
+static bool uses_slack(int schedule) { return schedule == AX_PIPE_MESSAGE || schedule == AX_PIPE_1F1B; }
+
+/* Returns how many cases a schedule has. */
+static size_t cases_of(const args *a, int schedule)
 {
+    return (uses_slack(schedule) ? a->slack.count : 1) * a->postpone.count * a->chunk.count;
+}
+
+static int list_cases(const bench *b, timed *cases)
+{
+    const args *a = b->args;
     int n = 0;
-    for (int s = 0; s < AX_PIPE_SCHEDULES; s++) {
-        bool slack = s == AX_PIPE_MESSAGE || s == AX_PIPE_1F1B;
-        size_t count = (slack ? a->slack.count : 1) * a->postpone.count;
-        for (size_t i = 0; i < count && wanted(a, s, stages); i++)
+    for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
+        for (size_t i = 0; i < cases_of(a, s) && wanted(a, s, stages_of(b)); i++) {
+            size_t j = i / a->chunk.count, k = j / a->postpone.count;
             cases[n++] = (timed){.schedule = (ax_pipe_schedule)s,
                                  .chunks = s == AX_PIPE_INTERLEAVED ? (int)a->chunks : 1,
-                                 .slack = slack ? a->slack.items[i / a->postpone.count] : 0,
-                                 .postpone = a->postpone.items[i % a->postpone.count]};
-    }
+                                 .slack = uses_slack(s) ? a->slack.items[k] : 0,
+                                 .postpone = a->postpone.items[j % a->postpone.count],
+                                 .end = b->ends ? &b->ends[i % a->chunk.count] : NULL};
+        }
     return n;
 }
 
@@ -242,38 +260,215 @@ static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack, int64_t
 static ax_status make_pipeline(bench *b, timed *t)
 {
     set_case(b, t->schedule, t->slack, t->postpone);
-    return ax_pipeline_create(b->model[t->chunks > 1], 1, 1, b->args->micro_batches, true, &t->pipeline);
+    return ax_pipeline_create(b->model[t->chunks > 1], b->args->replicas, 1, micro_batches(b->args), true,
+                              &t->pipeline);
 }
+
+/* Makes the ends of a step, and ends a step with each of them: the first one takes longer. The matrices keep
+ * the value of offload.chunk that the context has meanwhile. */
+static ax_status make_ends(bench *b)
+{
+    const args *a = b->args;
+    AX_TRY(ax_calloc(a->chunk.count, sizeof *b->ends, &b->ends));
+    for (size_t i = 0; i < a->chunk.count; i++) {
+        ending *e = &b->ends[i];
+        e->chunk = b->ctx->parallel.offload.chunk = a->chunk.items[i];
+        AX_TRY(bench_update_make(b->ctx, a->elements, &e->update));
+        AX_TRY(bench_update_begin(&e->update, b->frame));
+        AX_TRY(bench_update_end(&e->update));
+    }
+    return AX_OK;
+}
+
+/* ---- rounds -------------------------------------------------------------------------------------- */
+
+static ax_status run_round(bench *b, timed *cases, int n, int64_t seed)
+{
+    for (int i = 0; i < n; i++)
+        AX_TRY(run_step(b, &cases[i], seed));
+    for (size_t i = 0; b->ends && i < b->args->chunk.count; i++) {
+        ending *e = &b->ends[i];
+        AX_TRY(bench_update_time_parts(&e->update, b->frame, &e->reduction[seed], &e->alone[seed]));
+    }
+    return AX_OK;
+}
+
+/* Makes measurements those of the slowest rank. */
+static ax_status find_slowest(const bench *b, double *seconds)
+{
+    ax_work *work;
+    AX_TRY(ax_all_reduce(b->world, NULL, seconds, b->args->seeds, AX_F64, AX_MAX, &work));
+    return ax_wait(&work);
+}
+
+static ax_status find_all_slowest(const bench *b, timed *cases, int n)
+{
+    for (int i = 0; i < n; i++) {
+        AX_TRY(find_slowest(b, cases[i].seconds));
+        AX_TRY(find_slowest(b, cases[i].step));
+    }
+    for (size_t i = 0; b->ends && i < b->args->chunk.count; i++) {
+        AX_TRY(find_slowest(b, b->ends[i].reduction));
+        AX_TRY(find_slowest(b, b->ends[i].alone));
+    }
+    return AX_OK;
+}
+
+/* ---- output -------------------------------------------------------------------------------------- */
+
+static double mean(const timed *t, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += t->seconds[i] / (double)n;
+    return sum;
+}
+
+/* Summarizes n measurements in milliseconds, and leaves them as they are. */
+static ax_spread spread_of(const double *seconds, int64_t n)
+{
+    double ms[MOST_SEEDS];
+    for (int64_t i = 0; i < n; i++)
+        ms[i] = seconds[i] * 1e3;
+    return ax_spread_of(ms, n);
+}
+
+/* The times of a step with its end: of all of it, of its pipeline, of the rest; and of the two parts of this
+ * rest by themselves. */
+enum { STEP, PIPELINE, REST, REDUCTION, UPDATE, TIMES, TIME_WIDTH = 22 };
+static const char *const time_names[TIMES] = {"step", "pipeline", "rest", "reduction_alone", "update_alone"},
+                         *const time_heads[TIMES] = {"step", "pipeline", "reduction and update",
+                                                     "reduction alone", "update alone"};
+
+static const char *const places[] = {"none", "host", "file"}, *const updates[] = {"auto", "device", "host"};
+
+static void summarize(const timed *t, int64_t n, ax_spread out[TIMES])
+{
+    double rest[MOST_SEEDS];
+    for (int64_t i = 0; i < n; i++)
+        rest[i] = t->step[i] - t->seconds[i];
+    const double *const seconds[TIMES] = {t->step, t->seconds, rest, t->end->reduction, t->end->alone};
+    for (int i = 0; i < TIMES; i++)
+        out[i] = spread_of(seconds[i], n);
+}
+
+static json_t *pack_end(const bench *b, const timed *t)
+{
+    const ax_offload *by = &b->ctx->parallel.offload;
+    ax_spread spread[TIMES];
+    json_t *out = json_pack("{s:I, s:s, s:s, s:I, s:I}", "elements", (json_int_t)t->end->update.elements,
+                            "offload", places[by->optimizer], "update", updates[by->update], "bucket",
+                            (json_int_t)by->bucket, "chunk", (json_int_t)t->end->chunk);
+    summarize(t, b->args->seeds, spread);
+    for (int i = 0; i < TIMES; i++)
+        json_object_set_new(out, time_names[i],
+                            json_pack("{s:f, s:f, s:f}", "median", spread[i].median, "min", spread[i].min,
+                                      "max", spread[i].max));
+    return out;
+}
+
+static ax_status print_json(const bench *b, const timed *t, double base, double over)
+{
+    const args *a = b->args;
+    ax_spread s = spread_of(t->seconds, a->seeds);
+    json_t *out = json_pack(
+        "{s:s, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:i, s:I, s:f, s:f, s:s}", "case",
+        ax_pipe_schedule_name(t->schedule), "slack", (int)t->slack, "postpone", (json_int_t)t->postpone,
+        "chunks", t->chunks, "median", s.median, "min", s.min, "max", s.max, "mean", s.mean, "unit", "ms",
+        "runs", (json_int_t)a->seeds, "stages", stages_of(b), "replicas", (int)a->replicas, "micro_batches",
+        (json_int_t)a->micro_batches, "over_closed_form", over, "over_1f1b",
+        base > 0 ? mean(t, a->seeds) / base : 0.0, "version", ax_version());
+    if (t->end)
+        json_object_set_new(out, "end", pack_end(b, t));
+    return cli_print_json(out);
+}
+
+static void print_row(const bench *b, const timed *t, double base, double over)
+{
+    ax_spread spread[TIMES];
+    printf("%-11s %5lld %8lld", ax_pipe_schedule_name(t->schedule), (long long)t->slack,
+           (long long)t->postpone);
+    if (t->end) {
+        printf(" %5lld", (long long)t->end->chunk);
+        summarize(t, b->args->seeds, spread);
+        for (int i = 0; i < TIMES; i++) {
+            char text[64];
+            snprintf(text, sizeof text, "%.1f [%.1f, %.1f]", spread[i].median, spread[i].min, spread[i].max);
+            printf("  %-*s", TIME_WIDTH, text);
+        }
+        printf("\n");
+    } else {
+        double seconds = mean(t, b->args->seeds);
+        printf(" %10.1f %10.3f", seconds * 1e3, over);
+        printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
+    }
+    fflush(stdout);
+}
+
+static ax_status print_case(const bench *b, const timed *t, double base)
+{
+    const args *a = b->args;
+    double closed =
+               ((double)micro_batches(a) + (stages_of(b) - 1.0) / t->chunks) * (a->forward + a->backward),
+           over = mean(t, a->seeds) * 1e3 / closed;
+    if (a->json)
+        return print_json(b, t, base, over);
+    print_row(b, t, base, over);
+    return AX_OK;
+}
+
+static void print_head(const bench *b)
+{
+    const args *a = b->args;
+    printf("%d stages, %lld replicas, %lld micro-batches, forward %g ms, backward %g ms, each up to %g "
+           "longer; ",
+           stages_of(b), (long long)a->replicas, (long long)a->micro_batches, a->forward, a->backward,
+           a->jitter);
+    if (!b->ends) {
+        printf("means of %lld seeds\n\nschedule    slack postpone    time/ms  of (M+P-1)  of 1f1b\n",
+               (long long)a->seeds);
+        return;
+    }
+    const ax_offload *by = &b->ctx->parallel.offload;
+    printf("%lld elements on each rank, offload %s", (long long)b->ends->update.elements,
+           places[by->optimizer]);
+    if (by->optimizer)
+        printf(", update %s, buckets of %lld", updates[by->update], (long long)by->bucket);
+    printf("; milliseconds, medians of %lld seeds [least, most]\n\nschedule    slack postpone chunk",
+           (long long)a->seeds);
+    for (int i = 0; i < TIMES; i++)
+        printf("  %-*s", TIME_WIDTH, time_heads[i]);
+    printf("\n");
+}
+
+static ax_status print_cases(const bench *b, const timed *cases, int n)
+{
+    double base =
+        0; /* mean seconds of a step with schedule 1f1b, slack 0 and postpone 0; 0: this case is not timed */
+    for (int i = 0; i < n && base == 0; i++)
+        if (cases[i].schedule == AX_PIPE_1F1B && !cases[i].slack && !cases[i].postpone)
+            base = mean(&cases[i], b->args->seeds);
+    if (!b->args->json)
+        print_head(b);
+    for (int i = 0; i < n; i++)
+        AX_TRY(print_case(b, &cases[i], base));
+    return AX_OK;
+}
+
+/* ---- all cases ----------------------------------------------------------------------------------- */
 
 static ax_status run_cases(bench *b, timed *cases)
 {
     const args *a = b->args;
-    int n = list_cases(a, ax_comm_size(b->world), cases);
-    double base =
-        0; /* mean seconds of a step with schedule 1f1b, slack 0 and postpone 0; 0: this case is not timed */
+    if (a->elements)
+        AX_TRY(make_ends(b));
+    int n = list_cases(b, cases);
     for (int i = 0; i < n; i++)
         AX_TRY(make_pipeline(b, &cases[i]));
     for (int64_t seed = 0; seed < a->seeds; seed++)
-        for (int i = 0; i < n; i++)
-            AX_TRY(run_step(b, &cases[i], seed));
-    for (int i = 0; i < n; i++) {
-        ax_work *work;
-        AX_TRY(ax_all_reduce(b->world, NULL, cases[i].seconds, a->seeds, AX_F64, AX_MAX, &work));
-        AX_TRY(ax_wait(&work));
-        if (cases[i].schedule == AX_PIPE_1F1B && !cases[i].slack && !cases[i].postpone)
-            base = mean(&cases[i], a->seeds);
-    }
-    if (ax_comm_rank(b->world) != 0)
-        return AX_OK;
-    if (!a->json)
-        printf("%d stages, %lld micro-batches, forward %g ms, backward %g ms, each up to %g longer; means of "
-               "%lld "
-               "seeds\n\nschedule    slack postpone    time/ms  of (M+P-1)  of 1f1b\n",
-               ax_comm_size(b->world), (long long)a->micro_batches, a->forward, a->backward, a->jitter,
-               (long long)a->seeds);
-    for (int i = 0; i < n; i++)
-        AX_TRY(print_case(b, &cases[i], base));
-    return AX_OK;
+        AX_TRY(run_round(b, cases, n, seed));
+    AX_TRY(find_all_slowest(b, cases, n));
+    return ax_comm_rank(b->world) == 0 ? print_cases(b, cases, n) : AX_OK;
 }
 
 /* Creates a model with one transformer block for each chunk of each stage. The activation of one position
@@ -281,8 +476,8 @@ static ax_status run_cases(bench *b, timed *cases)
 static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
 {
     const int64_t chunks = schedule == AX_PIPE_INTERLEAVED ? b->args->chunks : 1;
-    ax_model_config config = {.layers = ax_comm_size(b->world) * chunks,
-                              .hidden = ax_ceil_div(b->args->bytes, (int64_t)sizeof(float)),
+    ax_model_config config = {.layers = stages_of(b) * chunks,
+                              .hidden = b->args->bytes / (int64_t)ax_dtype_size(b->ctx->compute),
                               .heads = 1,
                               .kv_heads = 1,
                               .ffn = 1,
@@ -297,13 +492,21 @@ static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
  * activations). */
 static ax_status prepare(bench *b)
 {
-    const int stages = ax_comm_size(b->world);
-    AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.of = {[AX_PIPE] = stages}}, "cpu", 1, AX_F32, 0, &b->ctx));
+    const args *a = b->args;
+    const int stages = ax_comm_size(b->world) / (int)a->replicas;
+    const ax_grid_size grid = {.of = {[AX_PIPE] = stages, [AX_DATA] = (int)a->replicas}};
+    AX_TRY(ax_ctx_create(b->world, grid, "cpu", 1, AX_BF16, 0, &b->ctx));
+    b->ctx->parallel.offload = (ax_offload){.optimizer = (ax_offload_place)a->offload,
+                                            .update = (ax_offload_update)a->update,
+                                            .bucket = a->bucket,
+                                            .dir = a->dir};
+    AX_TRY(ax_offload_resolve("cpu", &b->ctx->parallel.offload));
     AX_TRY(make_model(b, AX_PIPE_MESSAGE, &b->model[0]));
-    if (wanted(b->args, AX_PIPE_INTERLEAVED, stages))
+    if (wanted(a, AX_PIPE_INTERLEAVED, stages))
         AX_TRY(make_model(b, AX_PIPE_INTERLEAVED, &b->model[1]));
     ax_layout layout = ax_activation_layout(b->ctx, AX_ROLE_MODEL);
-    b->x = ax_tensor_make(AX_F32, 3, (int64_t[]){1, 1, b->model[0]->config.hidden}, NULL, &layout);
+    b->x = ax_tensor_make(b->ctx->compute, 3, (int64_t[]){a->replicas, 1, b->model[0]->config.hidden}, NULL,
+                          &layout);
     return ax_frame_create(b->ctx, (size_t)ax_round_up(ax_tensor_bytes(b->ctx->grid, &b->x), 4096) * 2,
                            &b->frame);
 }
@@ -314,12 +517,15 @@ static void clean_up(bench *b, timed *cases)
         ax_pipeline_destroy(&cases[i].pipeline);
     free(cases);
     ax_frame_destroy(&b->frame);
+    for (size_t i = 0; b->ends && i < b->args->chunk.count; i++)
+        bench_update_fini(&b->ends[i].update);
+    free(b->ends);
     ax_model_destroy(&b->model[0]);
     ax_model_destroy(&b->model[1]);
     ax_ctx_destroy(&b->ctx);
 }
 
-static ax_status check(const args *a, int stages)
+static ax_status check_schedules(const args *a, int stages)
 {
     for (size_t i = 0; i < a->schedules.count; i++) {
         bool known = false;
@@ -329,22 +535,41 @@ static ax_status check(const args *a, int stages)
                  "--schedule: none is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
                  a->schedules.items[i]);
     }
-    size_t most = AX_PIPE_SCHEDULES * a->slack.count * a->postpone.count;
-    AX_CHECK(
-        most <= MOST_CASES, AX_ERR_USAGE,
-        "%zu values of --slack and %zu of --postpone are up to %zu cases, but the maximum is %d: name fewer",
-        a->slack.count, a->postpone.count, most, MOST_CASES);
-    AX_CHECK(stages > 1, AX_ERR_USAGE, "a pipeline needs at least two ranks: axonn bench pipe --ranks 8");
     AX_CHECK(!wanted(a, AX_PIPE_INTERLEAVED, stages) || stages * a->chunks <= AX_LAYERS_MAX, AX_ERR_USAGE,
              "%d stages of %lld chunks are %lld chunks, but the maximum is %d: choose a smaller --chunks",
              stages, (long long)a->chunks, (long long)(stages * a->chunks), AX_LAYERS_MAX);
     AX_CHECK(
-        !is_named(a, AX_PIPE_INTERLEAVED) || ax_pipe_fits(AX_PIPE_INTERLEAVED, stages, a->micro_batches),
+        !is_named(a, AX_PIPE_INTERLEAVED) || ax_pipe_fits(AX_PIPE_INTERLEAVED, stages, micro_batches(a)),
         AX_ERR_USAGE,
         "interleaved needs a number of micro-batches that is a multiple of the %d stages, not %lld: change "
         "--micro-batches, or name other schedules with --schedule",
-        stages, (long long)a->micro_batches);
+        stages, (long long)micro_batches(a));
     return AX_OK;
+}
+
+static ax_status check(const args *a, int ranks)
+{
+    AX_CHECK(ranks % a->replicas == 0, AX_ERR_USAGE,
+             "%d ranks cannot be %lld replicas of a pipeline: choose --ranks as stages times --replicas",
+             ranks, (long long)a->replicas);
+    AX_CHECK(
+        a->micro_batches % a->replicas == 0, AX_ERR_USAGE,
+        "%lld micro-batches cannot be divided among %lld replicas: choose a multiple with --micro-batches",
+        (long long)a->micro_batches, (long long)a->replicas);
+    AX_CHECK(ranks > a->replicas, AX_ERR_USAGE,
+             "a pipeline needs at least two stages: axonn bench pipe --ranks %lld",
+             (long long)(8 * a->replicas));
+    AX_CHECK(a->elements || (!a->offload && a->chunk.count == 1 && !a->chunk.items[0]), AX_ERR_USAGE,
+             "--offload and --chunk have no effect without matrices to update: give --elements N");
+    size_t most = 0;
+    for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
+        most += cases_of(a, s);
+    AX_CHECK(
+        most <= MOST_CASES, AX_ERR_USAGE,
+        "%zu values of --slack, %zu of --postpone and %zu of --chunk are up to %zu cases, but the maximum "
+        "is %d: name fewer",
+        a->slack.count, a->postpone.count, a->chunk.count, most, MOST_CASES);
+    return check_schedules(a, ranks / (int)a->replicas);
 }
 
 static ax_status run_pipe(const void *raw)
@@ -368,12 +593,25 @@ const cli_verb verb_bench_pipe = {
     .name = "bench pipe",
     .summary = "time the schedules of a pipeline whose stages sleep instead of computing",
     .details =
-        "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
-        "  of (M+P-1)  the time, divided by the ideal time: M micro-batches on P stages without jitter and\n"
-        "              transfers; with N chunks the ideal is (M + (P-1)/N) times forward + backward\n"
-        "  of 1f1b     the time, divided by the time of 1f1b without slack and postponing",
-    .examples = "axonn bench pipe --ranks 8\n"
-                "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json",
+        "Each rank is a stage of a replica. Times are those of the slowest rank, for one step.\n"
+        "  of (M+P-1)  the time, divided by the ideal time: M micro-batches of a replica on P stages,\n"
+        "              without jitter and transfers; with N chunks the ideal is (M + (P-1)/N) times\n"
+        "              forward + backward\n"
+        "  of 1f1b     the time, divided by the time of 1f1b without slack and postponing\n"
+        "With --elements the end of a step is no sleep, and these are the times:\n"
+        "  step                  all of it\n"
+        "  pipeline              until the slowest rank has run its tasks\n"
+        "  reduction and update  what is left of the step, the norm of the gradient included\n"
+        "  reduction alone, update alone\n"
+        "                        each by itself, from when all ranks are ready, once in each round\n"
+        "The best value of --chunk has the shortest step. To trade stages for replicas, compare --ranks 8\n"
+        "--elements N with --ranks 8 --replicas 4 --elements 4N: a stage then has four times the matrices,\n"
+        "and --forward and --backward are four times as long.",
+    .examples =
+        "axonn bench pipe --ranks 8\n"
+        "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json\n"
+        "axonn bench pipe --ranks 8 --replicas 4 --micro-batches 16 --elements 4000000 --offload host \\\n"
+        "    --update device --bucket 262144 --chunk 0,1,4 --schedule 1f1b --slack 0",
     .options = pipe_options,
     .option_count = AX_COUNT(pipe_options),
     .args_size = sizeof(args),

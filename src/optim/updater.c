@@ -129,6 +129,7 @@ static ax_status list_launches(ax_updater *u)
     size_t most = (size_t)(2 * u->set->n + ax_offload_buckets(u->set) + 1);
     AX_TRY(ax_calloc(most, sizeof *u->table, &u->table));
     AX_TRY(ax_calloc(most, sizeof *u->launch, &u->launch));
+    AX_ASSERT(u->table && u->launch); /* for the static analyzer */
     list_buckets(u);
     list_in_place(u, gathers(u->set)); /* last, because the gradients of vectors are reduced last */
     return AX_OK;

@@ -330,19 +330,24 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(embedding, R, C, "", .rows = R, .cols = C, .count = V, .table = T(V * C), .ids = tokens(b, R),
          .y = T(R * C), .dtype = dtype)
     CASE(embedding_grad, R, C, "", .rows = R, .cols = C, .count = V, .dy = T(R * C), .ids = tokens(b, R),
-         .dtable = A(V * C), .dtype = dtype)
+         .dtable = A(V * C), .dtype = dtype, .table_dtype = AX_F32)
+    if (dtype == AX_F32)
+        return;
+    CASE(embedding_grad, R, C, " in 16 bits", .rows = R, .cols = C, .count = V, .dy = T(R * C),
+         .ids = tokens(b, R), .dtable = T(V * C), .dtype = dtype, .table_dtype = dtype)
 }
 
 /* Makes the arrays of an optimizer update of n elements: ARRAYS arrays, all but the last of equal length. If
- * not `touched`, the gradients are zero and the moments subnormal, as for weights that are not used any more.
- */
+ * not `touched`, the gradients, which have `g_dtype`, are zero and the moments subnormal, as for weights that
+ * are not used any more. */
 enum { ARRAYS = 100 };
-static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_update_array array[ARRAYS])
+static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_dtype g_dtype,
+                                     ax_update_array array[ARRAYS])
 {
     float *w = operand(b, AX_F32, n), *m = touched ? operand(b, AX_F32, n) : filled(b, n, 1e-40);
     float *v = filled(b, n, touched ? 0 : 1e-40);
     uint16_t *copy = operand(b, AX_BF16, n);
-    float *g = touched ? operand(b, AX_F32, n) : filled(b, n, 0);
+    char *g = touched ? operand(b, g_dtype, n) : (void *)filled(b, n, 0);
     int64_t each = n / ARRAYS / AX_UPDATE_UNIT * AX_UPDATE_UNIT;
     for (int i = 0; i < ARRAYS; i++) {
         int64_t at = i * each;
@@ -352,8 +357,9 @@ static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_updat
                                      .m = m + at,
                                      .v = v + at,
                                      .copy = copy + at,
-                                     .g = g + at,
-                                     .decays = 1};
+                                     .g = g + at * (int64_t)ax_dtype_size(g_dtype),
+                                     .decays = 1,
+                                     .g_dtype = g_dtype};
     }
     size_t bytes = ARRAYS * sizeof *array;
     char *p = room(b, AX_U8, (int64_t)bytes);
@@ -393,11 +399,14 @@ static void bench_update(bench *b)
     char name[96];
     ax_update_array table[ARRAYS];
     CASE(adamw, M, 1 << 20, " + bf16 copy", .n = N, .copied = N, .arrays = ARRAYS, .beta1 = 0.9,
-         .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, true, table), .table = table,
+         .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, true, AX_F32, table), .table = table,
          .numbers = numbers(b, 0.1, 0.05), .dtype = dtype, .copy_dtype = AX_BF16)
+    CASE(adamw, M, 1 << 20, " + bf16 copy, bf16 gradient", .n = N, .copied = N, .arrays = ARRAYS,
+         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, true, AX_BF16, table),
+         .table = table, .numbers = numbers(b, 0.1, 0.05), .dtype = dtype, .copy_dtype = AX_BF16)
     CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .copied = N, .arrays = ARRAYS,
-         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .array = update(b, N, false, table), .table = table,
-         .numbers = numbers(b, 1, 1), .dtype = dtype, .copy_dtype = AX_BF16)
+         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .array = update(b, N, false, AX_F32, table),
+         .table = table, .numbers = numbers(b, 1, 1), .dtype = dtype, .copy_dtype = AX_BF16)
     ax_sumsq_array sums[ARRAYS];
     CASE(sumsq, M, 1 << 20, "", .arrays = ARRAYS, .array = squared(b, A(N), N, sums), .table = sums,
          .out = operand(b, AX_F64, ARRAYS), .dtype = dtype)

@@ -160,7 +160,7 @@ static void add_update(bench *b, const char *what, int64_t n, float *m, float *v
     must(ax_calloc(ARRAYS, sizeof *array, &array), "arrays"); /* host memory: the device is a processor */
     for (int i = 0; i < ARRAYS; i++) {
         int64_t at = i * (n / ARRAYS);
-        array[i] = (ax_update_array){n / ARRAYS, at, w + at, m + at, v + at, copy + at, g + at, 1};
+        array[i] = (ax_update_array){n / ARRAYS, at, w + at, m + at, v + at, copy + at, g + at, 1, AX_F32};
     }
     add_case(b, AX_K_adamw, AX_F32, what, STREAM, 0.5, 0.4)->args.adamw =
         (ax_adamw_args){.n = n,

@@ -25,8 +25,8 @@ each_kernel<[48], (glu_grad|embedding)<                  0   3   -
 each_kernel<4, convert<float, (f16|bf16)>                0   1   -
 (stats|grad|sumsq)_kernel<(float|f16|bf16)>              0   1   -
 (decode|combine)_kernel<                                 0   0   -
-update_kernel<sgd<float>, (float|f16|bf16), 4>           0   5   -
-update_kernel<adamw<float>, (float|f16|bf16), 4>         0   8   -
+update_kernel<sgd, float, (float|f16|bf16), 4>           0   5   -
+update_kernel<adamw, float, (float|f16|bf16), 4>         0   8   -
 '
 # Spills that are known. norm_grad_kernel keeps two of its 64 registers in memory: reading the weight again for each row
 # would avoid that and load more. flash_key_grad_kernel<…, 128, true> is for dropout only.

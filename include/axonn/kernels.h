@@ -331,13 +331,15 @@ typedef struct ax_embedding_args {
 } ax_embedding_args;
 
 /* dtable[ids[r] - first,:] += dy[r,:] for ids[r] in [first, first + count), in an order that depends on the
- * ids only. dy: [rows, cols] of `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
+ * ids only. dy: [rows, cols] of `dtype`; dtable: [count, cols] of `table_dtype`, which is `dtype` or accum
+ * (ax_dtype_accum). The sums are kept in accum, so a row of a 16-bit dtable is rounded once for all rows of
+ * dy that have its id, or a few times if the rows are so many that the backend takes them in parts. */
 typedef struct ax_embedding_grad_args {
     int64_t rows, cols, first, count;
     const void *dy;
     const int32_t *ids;
     void *dtable;
-    ax_dtype dtype;
+    ax_dtype dtype, table_dtype;
 } ax_embedding_grad_args;
 
 /* y = f(x), where `kind` selects the activation f; n elements of `dtype`; y may be x. */
@@ -573,15 +575,16 @@ typedef struct ax_update_array {
     void *w, *m, *v, *copy; /* copy: the weights in another dtype, or NULL; m: NULL for sgd without momentum;
                                v: adamw only */
     const void *g;
-    int64_t decays; /* 0: the array has no weight decay */
+    int32_t decays;   /* 0: the array has no weight decay */
+    ax_dtype g_dtype; /* `dtype` of the call, or copy_dtype if that is BF16 or F16 */
 } ax_update_array;
 enum { AX_UPDATE_UNIT = 64 };
 
-/* The arguments of the optimizers' kernels, which update each of `arrays` arrays of `dtype` (F64 or F32).
- * `copy` (any float copy_dtype) gets the new weights, rounded from w as stored, so that `copy` can be
- * computed again from w alone. If numbers->skip is not 0, nothing is written. n: number of elements of all
- * arrays; copied: number of elements of the arrays with a copy. The kernel reads `array`; ax_kernel_operands
- * reads `table`, a copy of `array` in host memory.
+/* The arguments of the optimizers' kernels, which update each of `arrays` arrays of `dtype` (F64 or F32),
+ * from gradients of g_dtype. `copy` (any float copy_dtype) gets the new weights, rounded from w as stored, so
+ * that `copy` can be computed again from w alone. If numbers->skip is not 0, nothing is written. n: number of
+ * elements of all arrays; copied: number of elements of the arrays with a copy. The kernel reads `array`;
+ * ax_kernel_operands reads `table`, a copy of `array` in host memory.
  *
  * adamw (Loshchilov & Hutter): g' = grad_scale·g; m = beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²;
  * w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps).

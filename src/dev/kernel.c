@@ -93,6 +93,16 @@ static ax_status check_table(const char *kernel, int64_t arrays, const void *tab
     return AX_OK;
 }
 
+static ax_status check_update(const char *kernel, const ax_update_args *a)
+{
+    const unsigned narrow = BIT(a->copy_dtype) & (BIT(AX_BF16) | BIT(AX_F16));
+    AX_TRY(check_table(kernel, a->arrays, a->table));
+    for (int64_t i = 0; i < a->arrays; i++)
+        if (a->table[i].n)
+            AX_TRY(check_dtype(kernel, "g_dtype", a->table[i].g_dtype, BIT(a->dtype) | narrow));
+    return AX_OK;
+}
+
 /* ---- extents ------------------------------------------------------------------------------------- */
 
 /* Returns the number of elements from the start of the first row to the end of the last, for `rows` rows of
@@ -186,7 +196,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
         const ax_operand list[] = {{u->w, u->n, u->n, dtype, AX_READ_WRITE},
                                    {u->m, u->n, u->n, dtype, AX_READ_WRITE},
                                    {u->v, u->n, u->n, dtype, AX_READ_WRITE},
-                                   {u->g, u->n, u->n, dtype, AX_READ},
+                                   {u->g, u->n, u->n, u->g_dtype, AX_READ},
                                    {u->copy, u->n, u->n, copy_dtype, AX_WRITE}};
         bytes += pass_operands(list, AX_COUNT(list), each, user);
     }
@@ -398,9 +408,9 @@ ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 :
     IN(a->table, T, a->rows * a->cols, a->count * a->cols), IN(a->ids, AX_I32, VECTOR(a->rows)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(embedding_grad, dtype, TAKES(dtype, ACTIVATION), AREA,
+ROW(embedding_grad, table_dtype, TAKES(dtype, ACTIVATION); TAKES(table_dtype, BIT(T) | BIT(A)), AREA,
     IN(a->dy, T, DENSE(a->rows, a->cols)), IN(a->ids, AX_I32, VECTOR(a->rows)),
-    INOUT(a->dtable, A, a->rows * a->cols, a->count * a->cols));
+    INOUT(a->dtable, a->table_dtype, a->rows * a->cols, a->count * a->cols));
 
 ROW(activation, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
     REAL(a->n) * activation_work[a->kind].value,
@@ -480,13 +490,13 @@ ROW(clip, numbers, NO_DTYPE, REAL(a->n),
     INOUT(a->numbers, AX_U8, BYTES(a->numbers)));
 
 TABLE_ROW(adamw, copy_dtype,
-    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_table(name, a->arrays, a->table)),
+    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_update(name, a)),
     REAL(a->n) * (15 + TRANSCENDENTAL), TABLE,
     IN(a->array, AX_U8, VECTOR(a->arrays * (int64_t)sizeof *a->array)),
     IN(a->numbers, AX_U8, BYTES(a->numbers)));
 
 TABLE_ROW(sgd, copy_dtype,
-    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_table(name, a->arrays, a->table)),
+    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_update(name, a)),
     REAL(a->n) * 7, TABLE,
     IN(a->array, AX_U8, VECTOR(a->arrays * (int64_t)sizeof *a->array)),
     IN(a->numbers, AX_U8, BYTES(a->numbers)));

@@ -63,6 +63,7 @@ ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_t
                                                                         .dy = dy->data,
                                                                         .ids = ids->data,
                                                                         .dtable = grad.data,
-                                                                        .dtype = dy->dtype}));
+                                                                        .dtype = dy->dtype,
+                                                                        .table_dtype = grad.dtype}));
     return ax_param_add_grad(frame, table, &grad);
 }

@@ -50,7 +50,8 @@ static void add_row(ax_updater *u, const ax_param *p, const ax_offload_part *par
                           .v = part->state[AX_STATE_MOMENT + 1],
                           .copy = master == part->weights ? NULL : part->weights,
                           .g = part->grad,
-                          .decays = p->decay};
+                          .decays = p->decay,
+                          .g_dtype = p->grad.dtype};
 }
 
 static void add_whole(ax_updater *u, const ax_param *p)

@@ -187,7 +187,7 @@ static void embedding_gradients(void **state)
     fill(t.w, ROWS * COLS);
     for (int r = 0; r < ROWS; r++) /* 0 … 22: repeated rows of the table and ids on either side of it */
         t.ids[r] = r * 7 % 13 * (r % 3 ? 1 : 2) - (r == 5);
-    RUN(embedding_grad, ROWS, COLS, FIRST, COUNT, t.w, t.ids, dtable, AX_F64);
+    RUN(embedding_grad, ROWS, COLS, FIRST, COUNT, t.w, t.ids, dtable, AX_F64, AX_F64);
     check_gradient("table", embedding_objective, &t, t.x, dtable, COUNT * COLS);
     /* The table split between two ranks, whose results are added. */
     RUN(embedding, ROWS, COLS, FIRST, COUNT, t.x, t.ids, whole, AX_F64, false);

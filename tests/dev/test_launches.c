@@ -142,7 +142,8 @@ static void long_runs_are_cut(void **state)
                                          .dy = dy,
                                          .ids = memory,
                                          .dtable = table,
-                                         .dtype = AX_BF16};
+                                         .dtype = AX_BF16,
+                                         .table_dtype = AX_F32};
     count used[2];
     for (int differ = 0; differ < 2; differ++) {
         for (int i = 0; i < ROWS; i++)

@@ -14,10 +14,11 @@ static double draw(uint64_t index) { return (double)ax_rng_normal(5, index); }
 
 /* ---- optimizers ---------------------------------------------------------------------------------- */
 
-/* Returns the table entry of one array. */
+/* Returns the table entry of one array of F64. */
 static ax_update_array whole(int64_t n, void *w, void *m, void *v, void *copy, const void *g)
 {
-    return (ax_update_array){.n = n, .w = w, .m = m, .v = v, .copy = copy, .g = g, .decays = 1};
+    return (ax_update_array){
+        .n = n, .w = w, .m = m, .v = v, .copy = copy, .g = g, .decays = 1, .g_dtype = AX_F64};
 }
 
 /* AdamW as in Loshchilov & Hutter, algorithm 2, with bias-corrected moments. */
@@ -69,8 +70,9 @@ static void copies_come_from_the_stored_weight(void **state)
      */
     float w = 1, g = -(float)(0x1p-8);
     uint16_t copy;
-    const ax_update_array one = whole(1, &w, NULL, NULL, &copy, &g);
+    ax_update_array one = whole(1, &w, NULL, NULL, &copy, &g);
     const ax_update_numbers now = {.lr = 1 + 0x1p-22, .grad_scale = 1};
+    one.g_dtype = AX_F32;
     RUN(sgd, .n = 1, .copied = 1, .arrays = 1, .array = &one, .table = &one, .numbers = &now, .dtype = AX_F32,
         .copy_dtype = AX_BF16);
     assert_true((double)w == 1 + 0x1p-8);

@@ -20,7 +20,7 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
 {
     assert_true(c->operands < KC_OPERANDS);
     kc_operand *o = &c->operand[c->operands++];
-    *o = (kc_operand){name, role, field, field, -1, dtype, count, NULL, 0, 2, 0};
+    *o = (kc_operand){name, role, field, field, -1, dtype, count, NULL, 0, 2, 0, 0};
     o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
     assert_non_null(o->data);
     memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));
@@ -46,6 +46,20 @@ void *kc_add_to_table(kernel_case *c, int table, const char *name, kc_role role,
     o->field = o->alias = field;
     memcpy((char *)c->operand[table].data + field, &data, sizeof data);
     return data;
+}
+
+/* Writes the dtype of operand `o` of case c into its table. */
+static void put_type(kernel_case *c, const kc_operand *o)
+{
+    if (o->typed)
+        memcpy((char *)c->operand[o->table].data + o->typed, &o->dtype, sizeof o->dtype);
+}
+
+void kc_typed(kernel_case *c, size_t field)
+{
+    kc_operand *o = &c->operand[c->operands - 1];
+    o->typed = field;
+    put_type(c, o);
 }
 
 void kc_alias(kernel_case *c, size_t field)
@@ -144,6 +158,7 @@ void kernel_case_widen(const kernel_case *from, kernel_case *out)
         else
             for (int64_t j = 0; j < o->count; j++)
                 ax_store(o->dtype, o->data, j, ax_load(old->dtype, old->data, j));
+        put_type(out, o);
     }
 }
 

@@ -32,6 +32,7 @@ typedef struct kc_operand {
     double bound; /* permitted error relative to the array's norm; 0 = equal bit for bit */
     double gaps;  /* added to the bound: this many times the error of the reference in 16 bits */
     size_t host;  /* byte offset of the pointer to a copy in host memory; 0: no copy */
+    size_t typed; /* byte offset, in the table of pointers, of the operand's dtype; 0: the table has none */
 } kc_operand;
 
 typedef struct kernel_case {

@@ -1,6 +1,6 @@
-/* Building blocks for the lists of kernel cases. Operands are added in order; kc_fill and kc_alias apply to
- * the last one. While a case is built its argument struct points to the host arrays, so that ref can compute
- * inputs that depend on others. */
+/* Building blocks for the lists of kernel cases. Operands are added in order; kc_fill, kc_alias and kc_typed
+ * apply to the last one. While a case is built its argument struct points to the host arrays, so that ref can
+ * compute inputs that depend on others. */
 #ifndef AXONN_TESTS_KERNEL_LIST_H
 #define AXONN_TESTS_KERNEL_LIST_H
 
@@ -17,6 +17,8 @@ void *kc_add_to_table(kernel_case *c, int table, const char *name, kc_role role,
 void *kc_add_normal(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype,
                     int64_t count, double terms);
 void kc_alias(kernel_case *c, size_t field);
+/* The last operand's table has the operand's dtype at byte offset `field`. */
+void kc_typed(kernel_case *c, size_t field);
 void kc_fill(kernel_case *c, double mean, double std);
 double kc_normal(kernel_case *c);
 int64_t kc_integer(kernel_case *c, int64_t lo, int64_t hi); /* lo <= result < hi */

@@ -449,15 +449,17 @@ bool kc_build_embedding_grad(kernel_case *c, int index)
     ARGS(embedding_grad);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
         return false;
+    ax_dtype table = index / 6 % 2 ? c->dtype : ACCUM;
     a->first = index & 1 ? 13 : 0;
     a->count = index / 2 % 3 * 17;
     DTYPE(dtype, c->dtype);
+    DTYPE(table_dtype, table);
     IN(dy, c->dtype, a->rows * a->cols);
     int32_t *ids = RAW(ids, KC_IN, AX_I32, a->rows, 0);
     fill_ids(c, ids, a->rows, a->first, a->count);
     for (int64_t r = 0; index % 5 == 4 && r < a->rows; r++) /* a single long run of equal ids */
         ids[r] = (int32_t)(a->first + a->count / 2);
-    INOUT(dtable, ACCUM, a->count * a->cols, (double)a->rows + 1);
+    INOUT(dtable, table, a->count * a->cols, (double)a->rows + 1);
     return true;
 }
 
@@ -567,6 +569,15 @@ static void *put_array(kernel_case *c, const arrays *all, int i, const char *nam
 }
 #define ARRAY(name, role, dtype) put_array(c, &all, i, #name, role, offsetof(ax_update_array, name), dtype)
 
+/* Adds the gradient of array i, in `dtype` if the arrays are fp32. */
+static void *put_grad(kernel_case *c, const arrays *all, int i, ax_dtype dtype)
+{
+    dtype = c->dtype == AX_F32 ? dtype : c->dtype;
+    void *g = put_array(c, all, i, "g", KC_IN, offsetof(ax_update_array, g), dtype);
+    kc_typed(c, (size_t)i * sizeof(ax_update_array) + offsetof(ax_update_array, g_dtype));
+    return g;
+}
+
 /* A skipped update must not change a bit. */
 static void expect_nothing(kernel_case *c)
 {
@@ -574,12 +585,14 @@ static void expect_nothing(kernel_case *c)
         c->operand[i].bound = 0;
 }
 
-/* Kinds of calls: one array, three arrays, three arrays with the skip flag set. */
+/* Kinds of calls: one array, three arrays (the first has a 16-bit gradient), the same with the skip flag
+ * set. */
 enum { ONE, SEVERAL, SKIPPED, CALLS };
 
 bool kc_build_adamw(kernel_case *c, int index)
 {
-    static const ax_dtype copies[] = {AX_DTYPE_COUNT, AX_BF16, AX_F16, AX_F32};
+    static const ax_dtype copies[] = {AX_DTYPE_COUNT, AX_BF16, AX_F16, AX_F32, AX_BF16, AX_F16};
+    enum { NARROW = 4 }; /* the gradients of the copies from here on have the copy's dtype */
     ARGS(adamw);
     int singles = (int)AX_COUNT(copies), variants = singles + CALLS - 1, length = index / variants,
         variant = index % variants, call = variant < singles ? ONE : variant - singles + 1;
@@ -594,9 +607,10 @@ bool kc_build_adamw(kernel_case *c, int index)
     if (copy != AX_DTYPE_COUNT)
         DTYPE(copy_dtype, copy);
     for (int i = 0; i < all.count; i++) {
-        void *g = ARRAY(g, KC_IN, c->dtype);
+        bool narrow = call == ONE ? variant >= NARROW : !i;
+        void *g = put_grad(c, &all, i, narrow ? copy : c->dtype);
         for (int64_t k = 0; spike && k < all.n[i]; k++)
-            ax_store(c->dtype, g, k, 1e19 * ax_load(c->dtype, g, k));
+            ax_store(c->dtype, g, k, 1e19 * ax_load(c->dtype, g, k)); /* not 16-bit, as the copy is not */
         ARRAY(w, KC_INOUT, c->dtype);
         ARRAY(m, KC_INOUT, c->dtype);
         void *v = ARRAY(v, KC_INOUT, c->dtype);
@@ -615,21 +629,21 @@ bool kc_build_adamw(kernel_case *c, int index)
 
 bool kc_build_sgd(kernel_case *c, int index)
 {
-    enum { MOMENTUM = 1, COPY = 2, SINGLES = 4 };
+    enum { MOMENTUM = 1, COPY = 2, NARROW = 4, SINGLES = 8 }; /* NARROW: a 16-bit gradient */
     ARGS(sgd);
     int variants = SINGLES + CALLS - 1, length = index / variants, variant = index % variants,
         call = variant < SINGLES ? ONE : variant - SINGLES + 1,
-        with = call == ONE ? variant : MOMENTUM | COPY;
+        with = call == ONE ? variant : MOMENTUM | COPY | NARROW;
     if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
     arrays all = put_table(c, FIELD(array), FIELD(table), kc_lengths[length], call != ONE);
     a->n = all.total, a->arrays = all.count;
     a->momentum = 0.9, a->decay = 0.05;
     DTYPE(dtype, c->dtype);
-    if (with & COPY)
+    if (with & (COPY | NARROW))
         DTYPE(copy_dtype, length % 2 ? AX_F16 : AX_BF16);
     for (int i = 0; i < all.count; i++) {
-        ARRAY(g, KC_IN, c->dtype);
+        put_grad(c, &all, i, with & NARROW && !i ? a->copy_dtype : c->dtype);
         ARRAY(w, KC_INOUT, c->dtype);
         if (with & MOMENTUM)
             ARRAY(m, KC_INOUT, c->dtype);

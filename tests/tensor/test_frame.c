@@ -246,7 +246,7 @@ static void pointers_in_a_table_count_as_uses(void **state)
     OK(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
     OK(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
     OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
-    const ax_update_array entry = {.n = N, .w = weights, .g = new_array(&w)};
+    const ax_update_array entry = {.n = N, .w = weights, .g = new_array(&w), .g_dtype = AX_F32};
     OK(ax_copy_in(w.ctx->stream, memory, &entry, sizeof entry));
     new_array(&w);
     assert_int_equal(planned(&w), N * sizeof(float));

@@ -212,7 +212,10 @@ typedef struct ax_cpu {
 
 enum {
     AX_CPU_SCRATCH = 7 << 20, /* bytes of scratch per thread */
-    AX_CPU_PARTIALS = 1024    /* largest number of partial sums (doubles) of a reduction */
+    AX_CPU_PARTIALS = 1024,   /* largest number of partial sums (doubles) of a reduction */
+    /* embedding_grad with a 16-bit dtable: the most rows of dy that are taken at a time, and the most rows of
+     * dtable (with more the kernel runs on the reference backend). The scratch has two numbers for each. */
+    AX_CPU_LINKS = AX_CPU_SCRATCH / (2 * (int)sizeof(int32_t))
 };
 
 /* Arguments of ax_cpu_fill. `element`: the bits of the value in the dtype of the array. The value is

@@ -124,6 +124,15 @@ static ax_status glu_grad(ax_stream *stream, const void *args)
                      (double)(a->rows * a->cols));
 }
 
+static ax_status embedding_grad(ax_stream *stream, const void *args)
+{
+    const ax_embedding_grad_args *a = args;
+    if (a->dtype == AX_F64 || (a->table_dtype != AX_F32 && a->count > AX_CPU_LINKS))
+        return run_ref(stream, AX_K_embedding_grad, args);
+    return run_items(stream, isa_kernel(stream, AX_K_embedding_grad), args, a->cols, COLUMNS,
+                     (double)(a->rows * a->cols));
+}
+
 /* ---- updates ------------------------------------------------------------------------------------- */
 
 typedef struct update {

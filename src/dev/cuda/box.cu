@@ -113,20 +113,22 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
             out[to++] = own[i];
 }
 
-/* The sums over runs of equal ids. Piece p is the RUN sorted entries from p·RUN on. Thread block (p, s) adds
+/* The sums over runs of equal ids, in type A, added to dtable, whose elements have type D. Piece p is the RUN
+ * sorted entries from p·RUN on. Thread block (p, s) adds
  * up the rows of piece p in the columns of strip s. The sum of a run that begins in the piece, as far as the
  * piece has it, is added to dtable. If the piece begins inside a run, the sum of its part of that run is
  * stored in head[p]. */
 enum { RUN = 32 };
-template <class T> struct add_runs_call {
+template <class T, class D> struct add_runs_call {
     typedef accum_t<T> A;
     const T *dy;
-    A *dtable, *head; /* head: [pieces, cols] */
+    D *dtable;
+    A *head; /* [pieces, cols] */
     const entry *sorted;
     int64_t cols;
     int n, count;
 };
-template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
+template <int N, class T, class D> __global__ void add_pieces(add_runs_call<T, D> s)
 {
     typedef accum_t<T> A;
     __shared__ entry own[RUN];
@@ -143,7 +145,7 @@ template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
             end++;
         pack<A, N> sum = {};
         if (!inside)
-            sum = load<A, N>(s.dtable, id * s.cols + c);
+            sum = read<D, A, N>(s.dtable, id * s.cols + c);
 #pragma unroll 4
         for (; i < end; i++) {
             const pack<A, N> v = read<T, A, N>(s.dy, own[i].row * s.cols + c);
@@ -151,13 +153,16 @@ template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
             for (int j = 0; j < N; j++)
                 sum.v[j] += v.v[j];
         }
-        store<A, N>(inside ? s.head : s.dtable, (inside ? blockIdx.x : id) * s.cols + c, sum);
+        if (inside)
+            store<A, N>(s.head, blockIdx.x * s.cols + c, sum);
+        else
+            write<D, A, N>(s.dtable, id * s.cols + c, sum);
     }
 }
 
 /* If a run that began in piece p-1 goes on in piece p, thread block (p-1, s) adds the run's sums in head[p],
  * head[p+1] … to dtable, in the columns of strip s. */
-template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
+template <int N, class T, class D> __global__ void add_heads(add_runs_call<T, D> s)
 {
     typedef accum_t<T> A;
     const int p = blockIdx.x + 1, id = s.sorted[p * RUN].id;
@@ -174,7 +179,7 @@ template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
         else
             most = middle - 1;
     }
-    pack<A, N> sum = load<A, N>(s.dtable, id * s.cols + c);
+    pack<A, N> sum = read<D, A, N>(s.dtable, id * s.cols + c);
 #pragma unroll 8
     for (int q = p; q <= last; q++) {
         const pack<A, N> v = load<A, N>(s.head, q * s.cols + c);
@@ -182,15 +187,15 @@ template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
         for (int j = 0; j < N; j++)
             sum.v[j] += v.v[j];
     }
-    store<A, N>(s.dtable, id * s.cols + c, sum);
+    write<D, A, N>(s.dtable, id * s.cols + c, sum);
 }
 
-template <int N, class T> ax_status add_runs(ax_stream *stream, const add_runs_call<T> &s)
+template <int N, class T, class D> ax_status add_runs(ax_stream *stream, const add_runs_call<T, D> &s)
 {
     const unsigned pieces = (unsigned)ax_ceil_div(s.n, RUN),
                    strips = (unsigned)ax_ceil_div(s.cols, BLOCK * N);
-    AX_TRY(run(stream, add_pieces<N, T>, dim3(pieces, strips), BLOCK, 0, s));
-    return run(stream, add_heads<N, T>, dim3(pieces - 1, strips), BLOCK, 0, s);
+    AX_TRY(run(stream, add_pieces<N, T, D>, dim3(pieces, strips), BLOCK, 0, s));
+    return run(stream, add_heads<N, T, D>, dim3(pieces - 1, strips), BLOCK, 0, s);
 }
 
 ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int n, int64_t most,
@@ -210,7 +215,7 @@ ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int
 }
 
 /* Adds the rows row0 … row0+n-1 of dy to dtable. */
-template <class T>
+template <class T, class D>
 ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int64_t row0, int n,
                          int64_t room)
 {
@@ -222,7 +227,7 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
     const int N = width<A>::value;
     AX_TRY(each<1>(stream, n, false, entries_of{a->ids, first, a->first, a->count, row0}));
     AX_TRY(sort_by_id(stream, first, second, starts, n, a->count, &sorted));
-    add_runs_call<T> s = {dy, (A *)a->dtable, head, sorted, a->cols, n, (int)a->count};
+    add_runs_call<T, D> s = {dy, (D *)a->dtable, head, sorted, a->cols, n, (int)a->count};
     return a->cols % N == 0 && aligned({dy, a->dtable}) ? add_runs<N>(stream, s) : add_runs<1>(stream, s);
 }
 
@@ -378,8 +383,10 @@ ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
              (long long)a->count);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
+        typedef accum_t<T> A;
+        auto *add = a->table_dtype == a->dtype ? embedding_grad<T, T> : embedding_grad<T, A>;
         for (int64_t row0 = 0; a->cols && row0 < a->rows; row0 += room)
-            AX_TRY(embedding_grad<T>(stream, a, row0, (int)ax_min(room, a->rows - row0), room));
+            AX_TRY(add(stream, a, row0, (int)ax_min(room, a->rows - row0), room));
         return AX_OK;
     });
 }

@@ -34,7 +34,8 @@ __global__ void clip_kernel(ax_clip_args a)
 /* ---- updates ------------------------------------------------------------------------------------- */
 
 /* A Rule (adamw, sgd) updates N elements of an array. Its method `prepare` rounds the Rule's scalars, such as
- * lr, to type A once. The copy of the weights, if there is one, has elements of type C. */
+ * lr, to type A once. The copy of the weights, if there is one, has elements of type C; the gradient has
+ * elements of type G, which is A or C. */
 template <class A> struct adamw {
     A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
     __device__ void prepare(const ax_update_args &a)
@@ -56,10 +57,10 @@ template <class A> struct adamw {
         return (((uintptr_t)u.w | (uintptr_t)u.m | (uintptr_t)u.v | (uintptr_t)u.g | (uintptr_t)u.copy) %
                 16) == 0;
     }
-    template <class C, int N> __device__ void run(const ax_update_array &u, int64_t at) const
+    template <class C, class G, int N> __device__ void run(const ax_update_array &u, int64_t at) const
     {
         pack<A, N> w = load<A, N>(u.w, at), m = load<A, N>(u.m, at), v = load<A, N>(u.v, at),
-                   g = load<A, N>(u.g, at);
+                   g = read<G, A, N>(u.g, at);
         A shrink = u.decays ? decay : 0;
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -91,9 +92,9 @@ template <class A> struct sgd {
     {
         return (((uintptr_t)u.w | (uintptr_t)u.m | (uintptr_t)u.g | (uintptr_t)u.copy) % 16) == 0;
     }
-    template <class C, int N> __device__ void run(const ax_update_array &u, int64_t at) const
+    template <class C, class G, int N> __device__ void run(const ax_update_array &u, int64_t at) const
     {
-        pack<A, N> w = load<A, N>(u.w, at), m = {}, g = load<A, N>(u.g, at);
+        pack<A, N> w = load<A, N>(u.w, at), m = {}, g = read<G, A, N>(u.g, at);
         A shrink = u.decays ? decay : 0;
         if (u.m)
             m = load<A, N>(u.m, at);
@@ -112,22 +113,23 @@ template <class A> struct sgd {
 
 /* Updates elements `from` to `to` - 1 of one array, divided among the threads of a block. `from` must be a
  * multiple of N. */
-template <class C, int N, class Rule>
+template <class C, class G, int N, class Rule>
 __device__ inline void update_array(const Rule &rule, const ax_update_array &u, int64_t from, int64_t to)
 {
     int64_t body = Rule::wide(u) && to > from ? (to - from) / N * N : 0;
     for (int64_t at = from + (int64_t)threadIdx.x * N; at < from + body; at += (int64_t)blockDim.x * N)
-        rule.template run<C, N>(u, at);
+        rule.template run<C, G, N>(u, at);
     for (int64_t at = from + body + threadIdx.x; at < to; at += blockDim.x)
-        rule.template run<C, 1>(u, at);
+        rule.template run<C, G, 1>(u, at);
 }
 
 /* Each thread block updates `share` consecutive elements, counted over all arrays and the padding between
  * them (ax_update_array.first), so its elements may lie in several arrays. `share` is a multiple of
  * AX_UPDATE_UNIT. */
-template <class Rule, class C, int N> __global__ void update_kernel(ax_update_args a, int64_t share)
+template <template <class> class Rule, class A, class C, int N>
+__global__ void update_kernel(ax_update_args a, int64_t share)
 {
-    __shared__ Rule prepared;
+    __shared__ Rule<A> prepared;
     __shared__ int64_t array;
     if (a.numbers->skip != 0)
         return;
@@ -137,12 +139,24 @@ template <class Rule, class C, int N> __global__ void update_kernel(ax_update_ar
         array = entry_at(a.array, a.arrays, lo);
     }
     __syncthreads();
-    const Rule rule = prepared;
+    const Rule<A> rule = prepared;
     for (int64_t i = array; i < a.arrays && a.array[i].first < hi; i++) {
         const ax_update_array u = a.array[i];
         int64_t from = lo > u.first ? lo - u.first : 0, to = hi - u.first < u.n ? hi - u.first : u.n;
-        update_array<C, N>(rule, u, from, to);
+        if (u.g_dtype == a.dtype)
+            update_array<C, A, N>(rule, u, from, to);
+        else
+            update_array<C, C, N>(rule, u, from, to);
     }
+}
+
+/* Returns true if the call has 16-bit gradients, whose type is that of the copies. */
+bool narrow_grads(const ax_update_args *a)
+{
+    bool found = false;
+    for (int64_t i = 0; i < a->arrays; i++)
+        found = found || (a->table[i].n && a->table[i].g_dtype != a->dtype);
+    return found;
 }
 
 template <template <class> class Rule> ax_status update(ax_stream *stream, const ax_update_args *a)
@@ -151,7 +165,7 @@ template <template <class> class Rule> ax_status update(ax_stream *stream, const
     if (!a->n)
         return AX_OK;
     return by_accum(a->dtype, [&](auto t) {
-        return by_activation(a->copied ? a->copy_dtype : a->dtype, [&](auto c) {
+        return by_activation(a->copied || narrow_grads(a) ? a->copy_dtype : a->dtype, [&](auto c) {
             typedef decltype(t) A;
             typedef decltype(c) C;
             constexpr int N = 16 / (sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C));
@@ -159,7 +173,7 @@ template <template <class> class Rule> ax_status update(ax_stream *stream, const
             /* `all`: upper bound of the number of elements, padding between arrays included. */
             int64_t all = a->n + a->arrays * AX_UPDATE_UNIT, pass = BLOCK * N;
             int64_t share = ax_round_up(ax_ceil_div(all, most), pass);
-            return run(stream, update_kernel<Rule<A>, C, N>, (unsigned)ax_ceil_div(all, share), BLOCK, 0, *a,
+            return run(stream, update_kernel<Rule, A, C, N>, (unsigned)ax_ceil_div(all, share), BLOCK, 0, *a,
                        share);
         });
     });

@@ -31,25 +31,39 @@ ax_status ref_embedding(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Adds the rows of dy in ascending order, and rounds to the dtype of dtable after each addition. The kernel
- * cannot round each sum only once, because it does not know beforehand which rows have the same id. */
+/* Returns the first row from r on whose id is `id`, or the number of rows if there is none. */
+static int64_t next_row(const ax_embedding_grad_args *a, int64_t r, int32_t id)
+{
+    while (r < a->rows && a->ids[r] != id)
+        r++;
+    return r;
+}
+
+/* Adds the rows of dy that have the id of row r, the first such row, in ascending order, to elements at … at
+ * + count - 1 of a row of dtable. The sums are rounded to the accumulation dtype after each addition. */
+static void add_rows(const ax_embedding_grad_args *a, int64_t r, int64_t row, int64_t at, int64_t count)
+{
+    double dy[REF_BLOCK], sum[REF_BLOCK];
+    const int32_t id = a->ids[r];
+    ref_read(a->table_dtype, a->dtable, row * a->cols + at, count, sum);
+    for (; r < a->rows; r = next_row(a, r + 1, id)) {
+        ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+        for (int64_t i = 0; i < count; i++)
+            sum[i] = ref_rounded(ax_dtype_accum(a->dtype), sum[i] + dy[i]);
+    }
+    ref_write(a->table_dtype, a->dtable, row * a->cols + at, count, sum);
+}
+
 ax_status ref_embedding_grad(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_embedding_grad_args *a = args;
-    ax_dtype accum = ax_dtype_accum(a->dtype);
-    double dy[REF_BLOCK], sum[REF_BLOCK];
     for (int64_t r = 0; r < a->rows; r++) {
         int64_t row = table_row(a->ids[r], a->first, a->count);
-        if (row < 0)
+        if (row < 0 || next_row(a, 0, a->ids[r]) < r)
             continue;
-        for (ref_blocks(a->cols, at, count)) {
-            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
-            ref_read(accum, a->dtable, row * a->cols + at, count, sum);
-            for (int64_t i = 0; i < count; i++)
-                sum[i] += dy[i];
-            ref_write(accum, a->dtable, row * a->cols + at, count, sum);
-        }
+        for (ref_blocks(a->cols, at, count))
+            add_rows(a, r, row, at, count);
     }
     return AX_OK;
 }

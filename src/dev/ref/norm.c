@@ -113,13 +113,6 @@ ax_status ref_norm(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-static double rounded(ax_dtype dtype, double x)
-{
-    double place;
-    ax_store(dtype, &place, 0, x);
-    return ax_load(dtype, &place, 0);
-}
-
 /* The sums s1 and s2 of ax_norm_grad_stats_args for one row (s1 is 0 for RMSNorm). norm_grad does not store
  * the sums, but rounds them to the accumulation dtype all the same, so that it gives the same bits as
  * norm_grad_stats followed by norm_grad_apply. */
@@ -142,7 +135,7 @@ static grad_sums grad_sums_of(const ax_norm_grad_stats_args *a, int64_t r)
             out.s2 += dy[i] * weight[i] * (x[i] - s.mean) * s.rstd;
         }
     }
-    return (grad_sums){rounded(accum, out.s1), rounded(accum, out.s2)};
+    return (grad_sums){ref_rounded(accum, out.s1), ref_rounded(accum, out.s2)};
 }
 
 ax_status ref_norm_grad_stats(ax_stream *stream, const void *args)

@@ -16,6 +16,15 @@ void ref_read(ax_dtype dtype, const void *data, int64_t at, int64_t n, double *o
             out[i] = ax_load(dtype, data, at + i);
 }
 
+double ref_rounded(ax_dtype dtype, double x)
+{
+    double place;
+    if (dtype == AX_F64)
+        return x;
+    ax_store(dtype, &place, 0, x);
+    return ax_load(dtype, &place, 0);
+}
+
 void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *in)
 {
     if (dtype == AX_F64)

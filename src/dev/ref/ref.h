@@ -12,6 +12,9 @@ enum { REF_BLOCK = 256 };
 void ref_read(ax_dtype dtype, const void *data, int64_t at, int64_t n, double *out);
 void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *in);
 
+/* Returns x as an element of `dtype` holds it. */
+double ref_rounded(ax_dtype dtype, double x);
+
 /* for (ref_blocks(n, at, count)) loops over elements 0 … n-1 in blocks: `at` is the first element of the
  * block (0, REF_BLOCK, …), `count` the number of its elements. */
 #define ref_blocks(total, at, count)                                                                         \

@@ -49,7 +49,7 @@ static void adamw(const ax_update_args *a, const ax_update_array *u)
     double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK], v[REF_BLOCK], decay = u->decays ? a->decay : 0;
     for (ref_blocks(u->n, at, count)) {
         ref_read(a->dtype, u->w, at, count, w);
-        ref_read(a->dtype, u->g, at, count, g);
+        ref_read(u->g_dtype, u->g, at, count, g);
         ref_read(a->dtype, u->m, at, count, m);
         ref_read(a->dtype, u->v, at, count, v);
         for (int64_t i = 0; i < count; i++) {
@@ -72,7 +72,7 @@ static void sgd(const ax_update_args *a, const ax_update_array *u)
     double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK] = {0}, decay = u->decays ? a->decay : 0;
     for (ref_blocks(u->n, at, count)) {
         ref_read(a->dtype, u->w, at, count, w);
-        ref_read(a->dtype, u->g, at, count, g);
+        ref_read(u->g_dtype, u->g, at, count, g);
         if (u->m)
             ref_read(a->dtype, u->m, at, count, m);
         for (int64_t i = 0; i < count; i++) {

@@ -198,6 +198,7 @@ typedef struct ax_offload {
 typedef struct ax_parallel {
     const struct ax_strategy *strategy; /* which axes split which dims; NULL: "axonn", which uses all axes */
     int zero; /* ZeRO stage: along data, 1 splits optimizer state, 2 also gradients, 3 also weights */
+    bool narrow_grads; /* gradients of matrices have the compute dtype; false: the accum dtype */
     struct {
         bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
         bool ors; /* reduce-scatters of weight gradients overlap with the backward pass of other layers */
@@ -218,7 +219,8 @@ typedef struct ax_ctx {
     int local_rank;   /* this rank's index, from 0, among the ranks of its machine (MPI: local rank) */
     ax_dtype compute; /* dtype of activations, and of weights with two or more dims as kernels read them: F64,
                          F32, BF16, F16 */
-    ax_dtype accum;   /* dtype of master weights, gradients, statistics, parameters with one dim: F64, F32 */
+    ax_dtype accum; /* dtype of master weights, gradients (but see narrow_grads), statistics, parameters with
+                       one dim: F64, F32 */
     uint64_t seed;
     ax_parallel parallel; /* must not change once layers or parameters exist */
     bool owns_world;      /* ax_ctx_destroy destroys `world` */
@@ -242,7 +244,8 @@ typedef struct ax_threads {
  * makes threads share cores or leaves cores idle. Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
-/* The defaults: strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */
+/* The defaults: strategy axonn, ZeRO stage 0, gradients in the accum dtype, all three overlaps, no weight
+ * cache. */
 extern const ax_parallel ax_parallel_default;
 
 /* Opens device `device` with `threads` threads (0: ax_threads_share chooses) and lays a grid over `world`.

@@ -284,8 +284,10 @@ typedef struct ax_param {
     /* What the optimizer updates and checkpoints store, in the accum dtype. The master weights have the dtype
      * of rest if the parameter is not trained (ax_param_trains). */
     ax_param_state state[AX_STATE_ARRAYS];
-    ax_tensor sum;        /* accum dtype, gradient layout: sum over the step's micro-batches so far */
-    ax_tensor grad;       /* accum dtype, state layout: valid after ax_param_set_sync_grad */
+    /* The gradient, in the accum dtype; with narrow_grads (ax_parallel) that of a matrix has the compute
+     * dtype: so have contributions, sums over micro-batches, and what reductions send. */
+    ax_tensor sum;        /* gradient layout: sum over the step's micro-batches so far */
+    ax_tensor grad;       /* state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* axes along which each rank's gradient is only a partial sum: those of
                              ax_grad_axes_of_roles and of ax_param_sums_over */
     ax_init_kind init;

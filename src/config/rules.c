@@ -217,6 +217,21 @@ static void check_batch(ax_config *cfg)
                     of, advice);
 }
 
+static void check_grad_dtype(ax_config *cfg)
+{
+    const int grad = cfg->train.grad_dtype, precision = cfg->train.precision;
+    if (!both_ok(cfg, "train.grad_dtype", "train.precision") || grad == AX_CONFIG_FP32 || grad == precision)
+        return;
+    const char *name = ax_config_dtype_name(precision);
+    if (precision == AX_CONFIG_FP32)
+        ax_option_error(cfg->set, "train.grad_dtype", "must be fp32, not %s, because train.precision is fp32",
+                        ax_config_dtype_name(grad));
+    else
+        ax_option_error(cfg->set, "train.grad_dtype",
+                        "must be fp32 or %s, the value of train.precision, not %s", name,
+                        ax_config_dtype_name(grad));
+}
+
 static void check_valid(ax_config *cfg)
 {
     for (size_t i = 0; i < cfg->data.valid.count; i++)
@@ -463,6 +478,7 @@ void config_check(ax_config *cfg)
     config_check_tune(cfg);
     check_batch(cfg);
     check_schedule(cfg);
+    check_grad_dtype(cfg);
     check_valid(cfg);
     check_goldfish_is_on(cfg);
     check_grid(cfg);

@@ -57,6 +57,7 @@ static ax_status make_context(counter *c, const ax_ctx *real)
     int ranks = ax_grid_ranks(real->grid) / size.of[AX_PIPE];
     const ax_parallel parallel = {.strategy = real->parallel.strategy,
                                   .zero = real->parallel.zero,
+                                  .narrow_grads = real->parallel.narrow_grads,
                                   .weight_cache = real->parallel.weight_cache};
     size.of[AX_PIPE] = 1;
     return ax_ctx_create_dry(0, ranks, size, real->compute, &parallel, &c->ctx);

@@ -37,14 +37,15 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
 {
     int zero = ctx->parallel.zero;
     ax_dtype compute = ndim >= 2 ? ctx->compute : ctx->accum;
+    ax_dtype grad = ctx->parallel.narrow_grads ? compute : ctx->accum;
     ax_layout rest = rest_layout(ctx, &p->use, ndim, zero >= 3);
     ax_layout state = rest_layout(ctx, &p->use, ndim, zero >= 1);
     ax_layout sum = rest_layout(ctx, &p->use, ndim, zero >= 2);
     sum.partial = p->grad_axes & (ax_axisset)~ax_layout_split_axes(&sum, ndim);
     p->rest = ax_tensor_make(compute, ndim, dim, unit, &rest);
     p->rounded = ax_tensor_make(compute, ndim, dim, unit, &state);
-    p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &state);
-    p->sum = ax_tensor_make(ctx->accum, ndim, dim, unit, &sum);
+    p->grad = ax_tensor_make(grad, ndim, dim, unit, &state);
+    p->sum = ax_tensor_make(grad, ndim, dim, unit, &sum);
     for (int i = 0; i < AX_STATE_ARRAYS; i++)
         p->state[i].dtype = ctx->accum;
 }

@@ -25,7 +25,7 @@ enum { AX_PARAM_RING = 4 };
 enum { AX_PARAM_AHEAD = 4 };
 /* Alignment, in bytes, of tensors in the blocks of memory of an ax_param_set. */
 enum { AX_PARAM_ALIGN = 64 };
-/* The largest number of elements in a bucket of several gradients: 16 MiB of float32. */
+/* The largest number of elements in a bucket of several gradients: 16 MiB of fp32. */
 enum { AX_PARAM_BUCKET = 4 << 20 };
 
 /* State of one parameter during a step: its collectives in flight, its cached weight, and numbers of
@@ -54,9 +54,9 @@ typedef struct ax_param_live {
     int64_t offloaded;  /* where the parameter's state begins among the elements of offloaded state */
 } ax_param_live;
 
-/* A bucket: parameters whose accumulated gradients are adjacent in memory and are reduced by one all-reduce,
- * or a part of such a gradient (ax_offload.chunk), or one parameter whose reduction is more than a single
- * all-reduce. */
+/* A bucket: parameters whose accumulated gradients are adjacent in memory, have one dtype and are reduced by
+ * one all-reduce, or a part of such a gradient (ax_offload.chunk), or one parameter whose reduction is more
+ * than a single all-reduce. */
 typedef struct ax_param_bucket {
     int n, missing; /* n: number of parameters; missing: number of parameters that still lack contributions of
                        the last micro-batch */
@@ -97,7 +97,8 @@ struct ax_param_uses {
 typedef struct ax_param_sums {
     ax_sumsq_array *table; /* host memory, set->n entries */
     ax_sumsq_array *array; /* copy of `table` in device memory */
-    int64_t end[2]; /* where the entries of the accumulation dtype end, and those of the compute dtype */
+    int64_t end[2]; /* where the entries of the accumulation dtype end, and those of the compute dtype if that
+                       is another */
 } ax_param_sums;
 
 /* The arrays of a table: weights as kernels read them; gradients; gradients before their reduction, if they

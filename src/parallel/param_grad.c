@@ -65,7 +65,7 @@ static ax_status start_bucket(ax_param_set *set, ax_param_bucket *b)
     if (b->count) {
         ax_comm *comm;
         AX_TRY(ax_grid_comm(ctx->grid, b->axes, &comm));
-        return ax_all_reduce(comm, ctx->stream, b->data, b->count, ctx->accum, AX_SUM, &b->work);
+        return ax_all_reduce(comm, ctx->stream, b->data, b->count, b->first->sum.dtype, AX_SUM, &b->work);
     }
     const ax_param *p = b->first;
     ax_redistribution steps;
@@ -80,14 +80,15 @@ static ax_status wait_bucket(ax_param_bucket *b)
 }
 
 /* Returns the bucket's number of elements after p's gradient has joined it, or 0 if the gradient cannot join.
- * To join, the gradient must follow the bucket in memory and be reduced along the same axes, and the result
- * must have at most `most` elements. */
+ * To join, the gradient must follow the bucket in memory, have its dtype and be reduced along the same axes,
+ * and the result must have at most `most` elements. */
 static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room,
                             int64_t most)
 {
     int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),
             before = ax_round_up(b->count * size, AX_PARAM_ALIGN);
-    bool next = b->count && (char *)b->data + before == (char *)p->sum.data;
+    bool next =
+        b->count && b->first->sum.dtype == p->sum.dtype && (char *)b->data + before == (char *)p->sum.data;
     int64_t count = before / size + room;
     return next && axes && b->axes == axes && count <= most ? count : 0;
 }

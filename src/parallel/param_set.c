@@ -187,18 +187,17 @@ static ax_status allocate_blocks(ax_param_set *set)
 }
 
 /* Zeroes optimizer state, gradients, and the rows of zeros of weights that are not gathered before use. Also
- * zeroes the padding between gradients: buckets reduce the padding too, so it must not hold NaN. */
+ * zeroes the padding between gradients: buckets reduce the padding too, so it must not hold NaN. The bytes of
+ * 0 are the same in each dtype. */
 static ax_status clear(ax_param_set *set)
 {
-    ax_dtype dtype = set->ctx->accum;
     const ax_param_block *grads = &set->block[AX_BLOCK_GRADIENTS];
     for (int i = 0; i < set->n; i++) {
         AX_TRY(ax_param_state_clear(set->ctx, set->param[i]));
         if (set->param[i]->live->whole && set->param[i]->place != AX_PARAM_AWAY)
             AX_TRY(ax_param_clear_spare(set->ctx, set->param[i], &set->param[i]->rest));
     }
-    ax_fill_args args = {
-        .n = (int64_t)(grads->bytes / ax_dtype_size(dtype)), .y = grads->data, .dtype = dtype};
+    ax_fill_args args = {.n = (int64_t)grads->bytes, .y = grads->data, .dtype = AX_U8};
     return args.n ? ax_run_fill(set->ctx->stream, &args) : AX_OK;
 }
 

@@ -21,7 +21,8 @@ static int64_t counted(const ax_param_set *set, int of, int64_t i)
 }
 
 /* Fills in a table with an entry for each parameter: of its gradient, or of its weights as kernels read them.
- * Entries of the accumulation dtype come first, because a kernel call takes arrays of one dtype. */
+ * Entries of the accumulation dtype come first, because a kernel call takes arrays of one dtype: weights and
+ * gradients of matrices may have the compute dtype. */
 static void fill_table(const ax_param_set *set, int of, ax_param_sums *s)
 {
     int64_t at = 0, first = 0;

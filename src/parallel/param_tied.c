@@ -10,7 +10,18 @@ enum {
     PINNED = 2 * WINDOW
 }; /* PIECE: elements of a piece; WINDOW: most pieces in flight */
 
-static size_t piece_bytes(const ax_param_set *set) { return PIECE * ax_dtype_size(set->ctx->accum); }
+static bool is_tied(const ax_param *p) { return p->place == AX_PARAM_LENT || p->place == AX_PARAM_COPY; }
+
+/* Returns the bytes of a piece of the gradient; 0 if the set has no tied weights. A piece of weights has at
+ * most as many, because a gradient is not narrower than the weights that kernels read. */
+static size_t piece_bytes(const ax_param_set *set)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < set->n; i++)
+        if (is_tied(set->param[i]))
+            bytes = PIECE * ax_dtype_size(set->param[i]->grad.dtype);
+    return bytes;
+}
 
 ax_status ax_param_tied_make(ax_param_set *set)
 {
@@ -48,7 +59,7 @@ ax_status ax_param_set_reserve_messages(ax_param_set *set)
 {
     ax_comm *comm;
     for (int i = 0; i < set->n; i++)
-        if (set->param[i]->place == AX_PARAM_LENT || set->param[i]->place == AX_PARAM_COPY)
+        if (is_tied(set->param[i]))
             return find_comm(set, &comm);
     return AX_OK;
 }
@@ -119,7 +130,7 @@ ax_status ax_param_tied_grad(ax_param *p)
 {
     ax_comm *comm;
     ax_ctx *ctx = p->set->ctx;
-    if ((p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY) || p->frozen)
+    if (!is_tied(p) || p->frozen)
         return AX_OK;
     AX_TRY(find_comm(p->set, &comm));
     return p->place == AX_PARAM_COPY ? move(ctx, comm, &p->grad, true, 0)
@@ -130,7 +141,7 @@ ax_status ax_param_tied_weights(ax_param *p)
 {
     ax_comm *comm;
     ax_ctx *ctx = p->set->ctx;
-    if (p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY)
+    if (!is_tied(p))
         return AX_OK;
     bool sends = p->place == AX_PARAM_LENT;
     AX_TRY(find_comm(p->set, &comm));

@@ -9,6 +9,7 @@ static ax_parallel parallel_of(const ax_config *config)
 {
     ax_parallel parallel = {
         .zero = (int)config->zero,
+        .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
         .weight_cache = (size_t)config->train.weight_cache,
         .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,

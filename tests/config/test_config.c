@@ -78,6 +78,12 @@ static void rules_over_keys(void **state)
          "train.global_batch=4, or train.micro_batch=3"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {lr: 1e-4, min_lr: 2e-4}\n",
          "t.yaml:3:27: optim.min_lr: 0.0002 must be at most optim.lr (0.0001)"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {grad_dtype: fp16}\n",
+         "t.yaml:3:21: train.grad_dtype: must be fp32 or bf16, the value of train.precision, not fp16"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {grad_dtype: bf16, precision: fp32}\n",
+         "t.yaml:3:21: train.grad_dtype: must be fp32, not bf16, because train.precision is fp32"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {grad_dtype: f8}\n",
+         "t.yaml:3:21: train.grad_dtype: must be fp32, bf16 or fp16, not \"f8\""},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 1}}\n",
          "t.yaml:2:32: data.goldfish.k: 1 would drop every target; use 0 (no goldfish loss), or at least 2 "
          "(4 "

@@ -30,6 +30,7 @@ typedef struct bytes_case {
     ax_dtype compute;
     int recompute, zero;
     bool cached, llama;
+    bool narrow; /* gradients of matrices are in the compute dtype */
 } bytes_case;
 
 /* ---- by name ------------------------------------------------------------------------------------- */
@@ -81,13 +82,17 @@ static void reduce(terms *t, const char *name, ax_axisset axes, double times, do
     gather(t, name, axes, 2 * times, bytes);
 }
 
+/* Returns the bytes of an element of a matrix's gradient. */
+static double grad_bytes(const bytes_case *c) { return c->narrow ? (double)ax_dtype_size(c->compute) : 4; }
+
 /* Adds one linear layer, used once per micro-batch, with k inputs split over the axes `in` and n outputs over
  * `out`. m: rows of a micro-batch on this rank; e, a: bytes of an element in kernels and in gradients;
  * `inputs`: how often its input gradient is reduced (once for q, k and v together). */
 static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axisset out, int inputs)
 {
     const bytes_case *c = t->of;
-    double gk = group_size(c, in), gn = group_size(c, out), e = (double)ax_dtype_size(c->compute), a = 4;
+    double gk = group_size(c, in), gn = group_size(c, out), e = (double)ax_dtype_size(c->compute),
+           a = grad_bytes(c);
     double micro = ROWS * T / (m * group_size(c, Z | DATA)), forwards = c->recompute ? 2 : 1;
     double block = k * n / (gk * gn);
     gather(t, "AG_z: weights", Z, c->cached ? 1 : micro * (forwards + 1), block * e);
@@ -115,7 +120,7 @@ static void block_terms(terms *t, double m)
 static void vocabulary_terms(terms *t, double m, double micro)
 {
     const bytes_case *c = t->of;
-    double e = (double)ax_dtype_size(c->compute), a = 4, width = m * D * e, y = c->grid.of[AX_Y];
+    double e = (double)ax_dtype_size(c->compute), a = grad_bytes(c), width = m * D * e, y = c->grid.of[AX_Y];
     double table = V * D / (double)(c->grid.of[AX_X] * c->grid.of[AX_Y]), positions = T * D / y;
     gather(t, "vocabulary: table gathered for embedding, head and its backward", Z, c->cached ? 1 : 3 * micro,
            table * e);
@@ -132,7 +137,7 @@ static void vocabulary_terms(terms *t, double m, double micro)
     gather(t, "head: residual width gathered", Y, micro, width);
     gather(t, "head: input gradient scattered to the residual width", Y, micro, width);
     reduce(t, "head: input gradient", X, micro, width / y);
-    reduce(t, "loss: maxima, sums and target logits", X | Y, micro, 3 * m * a);
+    reduce(t, "loss: maxima, sums and target logits", X | Y, micro, 3 * m * 4);
 }
 
 static void step_terms(terms *t)
@@ -224,6 +229,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
     ctx->parallel.zero = c->zero;
+    ctx->parallel.narrow_grads = c->narrow;
     ctx->parallel.weight_cache = c->cached ? 16 << 20 : 0;
     ax_status status = ax_strategy_find(c->strategy, &ctx->parallel.strategy);
     if (status == AX_OK)
@@ -294,6 +300,7 @@ static void every_byte_has_a_name(void **state)
                                     .compute = variant % 2 ? AX_BF16 : AX_F32,
                                     .recompute = variant == 1 || variant == 2,
                                     .cached = variant == 2 || variant == 3,
+                                    .narrow = variant == 3,
                                     .llama = variant == 4};
                     measured m = measure(&c);
                     terms t = {.of = &c};
@@ -370,6 +377,30 @@ static void x_moves_what_megatron_does(void **state)
     moves(&c, X, 2 * 7 / 8.0 * (activations + 3 * rows * 4 + 8 * PARAMS), "activations all-reduced");
 }
 
+/* Gradients of matrices in bf16 have half the bytes of those in fp32, with each ZeRO stage and in groups of
+ * z; all other bytes stay. */
+static void narrow_gradients_move_half(void **state)
+{
+    (void)state;
+    double reduced = BLOCKS + 2 * TABLE + T * D;
+    for (int zero = 0; zero < 5; zero++) {
+        bytes_case c = {.grid = {{1, 1, zero == 4 ? 4 : 1, 1, 2}}, .strategy = "hsdp", .compute = AX_BF16};
+        c.zero = zero % 4;
+        measured wide = measure(&c), narrow;
+        bytes_case half = c;
+        half.narrow = true;
+        narrow = measure(&half);
+        double of_z = 3 / 4.0 * 2 * 4 * reduced, of_data = 1 / 2.0 * 4 *
+                                                           (zero == 0   ? 2.0 * MATRICES
+                                                            : zero == 1 ? MATRICES
+                                                            : zero == 4 ? 2.0 * MATRICES / 4
+                                                                        : 2 * reduced);
+        assert_true(wide.bytes[DATA] - narrow.bytes[DATA] == of_data / 2);
+        assert_true(wide.bytes[Z] - narrow.bytes[Z] == (zero == 4 ? of_z / 2 : 0));
+        assert_true(wide.bytes[Z | DATA] == narrow.bytes[Z | DATA]);
+    }
+}
+
 /* ZeRO along data: stage 1 reduce-scatters gradients and gathers the updated weights, as many elements as
  * DDP's all-reduce; stage 2 reduce-scatters in each micro-batch; stage 3 gathers at each use instead of after
  * the update. */
@@ -394,6 +425,7 @@ int main(void)
         cmocka_unit_test(z_and_data_move_what_hybrid_sharding_does),
         cmocka_unit_test(x_moves_what_megatron_does),
         cmocka_unit_test(zero_moves_what_zero_does),
+        cmocka_unit_test(narrow_gradients_move_half),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

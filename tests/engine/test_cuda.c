@@ -60,7 +60,7 @@ static void training_equals_the_reference(void **state)
         eq_free(&got);
         for (int fp16 = 0; fp16 < 2; fp16++) {
             ax_dtype compute = fp16 ? AX_F16 : AX_BF16;
-            eq_gap gap = eq_rounding_gap((eq_model)m, "ref", compute, FEW);
+            eq_gap gap = eq_rounding_gap((eq_model)m, "ref", compute, false, FEW);
             got = eq_do(eq_serial((eq_model)m, "cuda", compute, FEW));
             eq_assert_as_near(&got, &want, &gap);
             eq_free(&got);

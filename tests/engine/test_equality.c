@@ -85,16 +85,26 @@ static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
 {
     (void)state;
     for (size_t i = 0; i < rounded_models(); i++)
-        eq_16_bits_on_grids(trained[i], AX_BF16, STEPS, first(trained[i], AX_BF16),
+        eq_16_bits_on_grids(trained[i], AX_BF16, false, STEPS, first(trained[i], AX_BF16),
                             stride(trained[i], AX_BF16));
-    eq_16_bits_on_grids(EQ_LORA, AX_BF16, STEPS, first(EQ_LORA, AX_BF16), stride(EQ_LORA, AX_BF16));
+    eq_16_bits_on_grids(EQ_LORA, AX_BF16, false, STEPS, first(EQ_LORA, AX_BF16), stride(EQ_LORA, AX_BF16));
 }
 
 static void fp16_is_as_near_to_fp32_as_one_rank_is(void **state)
 {
     (void)state;
     for (size_t i = 0; i < rounded_models(); i++)
-        eq_16_bits_on_grids(trained[i], AX_F16, STEPS, first(trained[i], AX_F16), stride(trained[i], AX_F16));
+        eq_16_bits_on_grids(trained[i], AX_F16, false, STEPS, first(trained[i], AX_F16),
+                            stride(trained[i], AX_F16));
+}
+
+/* Gradients of matrices in 16 bits: a model with a tied table, and low-rank updates, whose factors are the
+ * matrices that are trained. */
+static void narrow_gradients_are_as_near_as_on_one_rank(void **state)
+{
+    (void)state;
+    eq_16_bits_on_grids(EQ_GPT2, AX_BF16, true, STEPS, 3, 2 * stride(EQ_GPT2, AX_BF16));
+    eq_16_bits_on_grids(EQ_LORA, AX_BF16, true, STEPS, 1, 2 * stride(EQ_LORA, AX_BF16));
 }
 
 /* Strategies, ZeRO stages, switching overlaps off and caching gathered weights do not change the results.
@@ -145,6 +155,7 @@ int main(void)
                                        cmocka_unit_test(fp32_is_within_1e_5),
                                        cmocka_unit_test(bf16_is_as_near_to_fp32_as_one_rank_is),
                                        cmocka_unit_test(fp16_is_as_near_to_fp32_as_one_rank_is),
+                                       cmocka_unit_test(narrow_gradients_are_as_near_as_on_one_rank),
                                        cmocka_unit_test(options_of_distribution_change_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

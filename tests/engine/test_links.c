@@ -148,7 +148,7 @@ static void training_equals_the_reference(void **state)
     one = eq_do(eq_serial(EQ_GPT2, "ref", AX_F32, 2));
     for (int fp16 = 0; fp16 < 2; fp16++) {
         ax_dtype compute = fp16 ? AX_F16 : AX_BF16;
-        eq_gap gap = eq_rounding_gap(EQ_GPT2, "ref", compute, 2);
+        eq_gap gap = eq_rounding_gap(EQ_GPT2, "ref", compute, false, 2);
         eq_run rounded = eq_serial(EQ_GPT2, "cuda", compute, 2);
         rounded.grid = (ax_grid_size){{2, 1, gpus < 4 ? 1 : 2, 1, 1}};
         rounded = eq_do(rounded);

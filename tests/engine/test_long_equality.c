@@ -110,8 +110,8 @@ static void other_families_on_all_grids(void **state)
     (void)state;
     for (int m = EQ_WINDOW; m <= EQ_NORMS; m++) {
         eq_fp32_on_grids((eq_model)m, EQ_STEPS, 0, 1);
-        eq_16_bits_on_grids((eq_model)m, AX_BF16, EQ_STEPS, 0, 1);
-        eq_16_bits_on_grids((eq_model)m, AX_F16, EQ_STEPS, 0, 1);
+        eq_16_bits_on_grids((eq_model)m, AX_BF16, false, EQ_STEPS, 0, 1);
+        eq_16_bits_on_grids((eq_model)m, AX_F16, false, EQ_STEPS, 0, 1);
     }
 }
 

@@ -275,7 +275,7 @@ static void copies_of_a_gpu_may_be_early_or_late(void **state)
                 s.offload = by[k];
                 delay(late[i]);
                 pipe_run(&s, &with);
-                bool same = pipe_is_same(&with, &without), near = pipe_is_near(&with, &without);
+                bool same = pipe_is_same(&with, &without), near = pipe_is_near(&s, &with, &without);
                 if (by[k].update == AX_OFFLOAD_ON_HOST ? !near : !same)
                     fail_msg("%s: copies late by %ld", describe(&s, text), late[i]);
                 pipe_free(&with);

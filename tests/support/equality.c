@@ -110,6 +110,7 @@ static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, double sca
         if (set->param[p]->frozen)
             continue;
         int i = r->params++;
+        r->matrix[i] = g->ndim > 1;
         r->count[i] = ax_tensor_global_count(g);
         AX_TRY(ax_strdup(set->param[p]->name, &r->name[i]));
         AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &r->grad[i]));
@@ -179,9 +180,10 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
     ax_model_config config;
     /* two micro-batches per step if each rank has at least two rows */
     int64_t per_rank = mine.rows / (mine.grid.of[AX_Z] * mine.grid.of[AX_DATA]);
+    int64_t micro_batches = mine.micro_batches ? mine.micro_batches : per_rank > 1 ? 2 : 1;
     ax_engine_options options = {.model = &config,
                                  .seq_len = EQ_T,
-                                 .micro_batch = per_rank > 1 ? per_rank / 2 : 1,
+                                 .micro_batch = per_rank / micro_batches,
                                  .global_batch = mine.rows,
                                  .recompute = mine.recompute,
                                  .clip = 1.0};
@@ -218,9 +220,10 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
 static void describe(const eq_run *r, char out[160])
 {
     const ax_strategy *s = r->parallel.strategy;
-    snprintf(out, 160, "%s %s x=%d y=%d z=%d data=%d %s zero=%d%s", eq_model_names[r->model],
-             ax_dtype_name(r->compute), r->grid.of[AX_X], r->grid.of[AX_Y], r->grid.of[AX_Z],
-             r->grid.of[AX_DATA], s ? s->name : "axonn", r->parallel.zero, r->recompute ? " recompute" : "");
+    snprintf(out, 160, "%s %s%s x=%d y=%d z=%d data=%d %s zero=%d%s", eq_model_names[r->model],
+             ax_dtype_name(r->compute), r->parallel.narrow_grads ? " narrow" : "", r->grid.of[AX_X],
+             r->grid.of[AX_Y], r->grid.of[AX_Z], r->grid.of[AX_DATA], s ? s->name : "axonn", r->parallel.zero,
+             r->recompute ? " recompute" : "");
 }
 
 eq_run eq_do(eq_run r)
@@ -323,7 +326,25 @@ void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, d
         fail_msg("%s", ax_error_message());
 }
 
-eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps)
+/* Vectors, whose gradients are in fp32 in any case, are not compared. */
+double eq_matrix_gap(const eq_run *a, const eq_run *wide)
+{
+    double worst = 0;
+    for (int p = 0; p < wide->params; p++) {
+        double error = 0, norm = 0;
+        for (int64_t i = 0; i < wide->count[p]; i++) {
+            error += (a->grad[p][i] - wide->grad[p][i]) * (a->grad[p][i] - wide->grad[p][i]);
+            norm += wide->grad[p][i] * wide->grad[p][i];
+        }
+        if (wide->matrix[p])
+            worst = fmax(worst, sqrt(error / norm));
+        else
+            assert_true(error == 0);
+    }
+    return worst;
+}
+
+eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, bool narrow, int steps)
 {
     enum { SEEDS = 4 };
     eq_gap gap = {0};
@@ -332,6 +353,7 @@ eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int
         exact.seed += (uint64_t)i;
         rounded = exact;
         rounded.compute = compute;
+        rounded.parallel.narrow_grads = narrow;
         exact = eq_do(exact);
         rounded = eq_do(rounded);
         gap.loss += eq_mean_loss_gap(&rounded, &exact) / SEEDS;
@@ -399,13 +421,16 @@ void eq_fp32_on_grids(eq_model model, int steps, int first, int stride)
     eq_free(&one);
 }
 
-void eq_16_bits_on_grids(eq_model model, ax_dtype compute, int steps, int first, int stride)
+/* Gradients in 16 bits are rounded after each contribution on one rank too, so `gap` has these roundings; a
+ * grid adds those of the reductions. */
+void eq_16_bits_on_grids(eq_model model, ax_dtype compute, bool narrow, int steps, int first, int stride)
 {
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids), runs = 0;
     eq_run exact = eq_do(eq_serial(model, "cpu", AX_F32, steps));
     eq_run serial = eq_serial(model, "cpu", compute, steps);
-    eq_gap gap = eq_rounding_gap(model, "cpu", compute, steps);
+    eq_gap gap = eq_rounding_gap(model, "cpu", compute, narrow, steps);
+    serial.parallel.narrow_grads = narrow;
     double loss = 0, sum = 0;
     for (int g = first; g < n; g += stride, runs++) {
         eq_run split = on_grid(serial, grids[g], g + (int)model);
@@ -415,8 +440,9 @@ void eq_16_bits_on_grids(eq_model model, ax_dtype compute, int steps, int first,
         sum += times;
         eq_free(&split);
     }
-    printf("%s: losses in %s on %d grids %.2f times as far from fp32 as one rank's, at most %.2f\n",
-           eq_model_names[model], ax_dtype_name(compute), runs, sum / runs, loss);
+    printf("%s: losses in %s%s on %d grids %.2f times as far from fp32 as one rank's, at most %.2f\n",
+           eq_model_names[model], ax_dtype_name(compute), narrow ? ", gradients too," : "", runs, sum / runs,
+           loss);
     assert_true(sum <= 2 * runs); /* mean over all grids, so one lucky grid does not count */
     eq_free(&exact);
 }

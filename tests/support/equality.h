@@ -37,6 +37,7 @@ typedef struct eq_run {
     const char *device;
     ax_dtype compute;
     int64_t recompute, rows; /* rows of a step; each rank has one row or an even number */
+    int64_t micro_batches;   /* of a step; 0: two, or one if a rank has one row */
     int steps;
     uint64_t seed;
     /* results, stored by rank 0: */
@@ -44,6 +45,7 @@ typedef struct eq_run {
     int params;
     char *name[EQ_PARAMS];
     double *grad[EQ_PARAMS];
+    bool matrix[EQ_PARAMS];
     int64_t count[EQ_PARAMS];
 } eq_run;
 
@@ -65,22 +67,26 @@ double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
  * larger. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
+/* Returns the largest relative error of the gradient of a matrix: the norm of its difference from that of
+ * `wide`, divided by the norm of the latter. */
+double eq_matrix_gap(const eq_run *a, const eq_run *wide);
 /* How far bf16 or fp16 is from fp32 on one rank, over four runs with different initial weights: the mean
  * difference of the losses; for each tensor the largest difference of its gradient (root mean square); and
  * the mean over all gradients. */
 typedef struct eq_gap {
     double loss, grad[EQ_PARAMS], all;
 } eq_gap;
-eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps);
+eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, bool narrow, int steps);
 /* Fails if `a`, computed in 16 bits, is too far from `exact`, computed in fp32: gradients by more than twice
  * the gap, losses by more than single runs are. Each tensor's bound is at least that of the mean over all
  * tensors, because a single tensor's gap may be small by chance. */
 void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap);
 
 /* Run the model on every `stride`th grid of eight ranks, from number `first`, in fp32 and in 16 bits: the
- * results must be those of one rank, within the bounds explained in equality.c. */
+ * results must be those of one rank, within the bounds explained in equality.c. With `narrow`, gradients of
+ * matrices are in 16 bits too. */
 void eq_fp32_on_grids(eq_model model, int steps, int first, int stride);
-void eq_16_bits_on_grids(eq_model model, ax_dtype compute, int steps, int first, int stride);
+void eq_16_bits_on_grids(eq_model model, ax_dtype compute, bool narrow, int steps, int first, int stride);
 
 /* Stores all factorizations of `ranks` as x·y·z·data, 20 for 8, and returns their number. */
 int eq_factorizations(int ranks, ax_grid_size out[64]);

@@ -25,6 +25,7 @@ typedef struct pipe_setup {
     int chunks; /* with INTERLEAVED: chunks of a stage; 0: two */
     ax_dtype compute;
     bool tied;
+    bool narrow;   /* gradients of matrices are in the compute dtype */
     bool lazy;     /* the communicator of lazy_create */
     uint64_t late; /* the communicator of lazy_create_late with this seed; 0: not */
     pipe_family family;
@@ -68,7 +69,7 @@ const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
 /* Whether losses, norms and values are equal in all bits. */
 bool pipe_is_same(const pipe_result *got, const pipe_result *one);
 /* Whether losses, norms and weights differ by no more than roundings, which three steps amplify. */
-bool pipe_is_near(const pipe_result *got, const pipe_result *one);
+bool pipe_is_near(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
 /* Fails unless the results are equal in all bits or, if the model is tied, nearly equal. */
 void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
 

@@ -22,6 +22,7 @@ typedef struct scaling {
     ax_grid_size grid;
     double start;
     bool large_head; /* gradients overflow with every loss scale */
+    bool narrow;     /* gradients of matrices are in fp16 */
     double loss[SCALED_STEPS], norm[SCALED_STEPS], scale[SCALED_STEPS], end;
     bool overflow[SCALED_STEPS], updated[SCALED_STEPS];
     int64_t skipped;
@@ -135,6 +136,7 @@ static ax_status scaled_rank(ax_comm *world, void *arg)
     ax_status status = ax_ctx_create(world, mine.grid, "cpu", 1, AX_F16, 7, &ctx);
     if (status == AX_OK) {
         ctx->parallel.zero = mine.grid.of[AX_DATA] - 1; /* 1 on two ranks of data, 3 on four */
+        ctx->parallel.narrow_grads = mine.narrow;
         status = ax_engine_create(ctx, &options, NULL, 8 << 20, &engine);
     }
     if (status == AX_OK)
@@ -180,6 +182,23 @@ static void a_scale_that_is_too_large_is_halved(void **state)
         scaling split = scaled(grids[i], 0x1p26, false);
         assert_true(split.skipped > 2 && fabs((double)(split.skipped - large.skipped)) <= 1);
         assert_true(fabs(split.loss[SCALED_STEPS - 1] / large.loss[SCALED_STEPS - 1] - 1) < 2e-2);
+    }
+}
+
+/* The same if the gradients of matrices are in fp16: they are sums over the rows of a step, which overflow
+ * with scales at which the gradients of activations do not. */
+static void fp16_gradients_that_overflow_halve_the_scale(void **state)
+{
+    (void)state;
+    const scaling large = scaled((ax_grid_size){{1, 1, 1, 1, 1}}, 0x1p26, false);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        scaling s = {.grid = {{1, 1, 1, 1, ranks}}, .start = 0x1p26, .narrow = true};
+        OK(ax_comm_threads_run(ranks, scaled_rank, &s));
+        assert_in_range(s.skipped, large.skipped + 1, SCALED_STEPS - 4);
+        assert_true(s.end == 0x1p26 / (double)(1 << s.skipped));
+        for (int i = 0; i < SCALED_STEPS; i++)
+            assert_true(s.overflow[i] == (i < s.skipped));
+        assert_true(s.loss[SCALED_STEPS - 1] < 0.95 * s.loss[0]);
     }
 }
 
@@ -323,6 +342,7 @@ static void nonfinite_steps_change_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_scale_that_is_too_large_is_halved),
+                                       cmocka_unit_test(fp16_gradients_that_overflow_halve_the_scale),
                                        cmocka_unit_test(overflow_at_the_smallest_scale_is_reported),
                                        cmocka_unit_test(nonfinite_steps_change_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);

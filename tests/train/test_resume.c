@@ -161,7 +161,10 @@ static void allowed_changes(void **state)
     run_expect(0, "train.precision was \"fp32\" and is now \"bf16\"",
                BASE_KEYS "train.steps=8 optim.schedule=constant optim.lr=0.001 train.precision=bf16 "
                          "run.save_dtype=bf16 train.recompute=1");
-    run_expect(0, "done: step 9", BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001");
+    run_expect(0, "train.grad_dtype was \"fp32\" and is now \"bf16\"",
+               BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001 train.precision=bf16 "
+                         "train.grad_dtype=bf16");
+    run_expect(0, "done: step 10", BASE_KEYS "train.steps=10 optim.schedule=constant optim.lr=0.001");
 }
 
 /* Sources are mixed by size, unless weights are given; equal weights differ from no weights. */

@@ -408,14 +408,15 @@ void ax_param_set_destroy(ax_param_set **set);
 /* Returns the parameter with this name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
- * element i of a parameter is a function of (seed, name, i). Collective as ax_param_all_gather. */
+ * element i of a parameter is a function of (seed, name, i). Collective along the world: all ranks fail
+ * if one fails. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* Sets all parameters except frozen ones to their initial values (see ax_param_set_init). Frozen parameters
- * keep their values. Collective as ax_param_all_gather. */
+ * keep their values. Collective along the world. */
 AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
 /* Makes the weights that kernels read from the master weights: rounds all master weights to the dtype of
  * `rest`, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
- * weights. Collective as ax_param_all_gather. */
+ * weights. Collective along the world: all ranks fail if one fails. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Reserves pinned memory for the messages of tied weights that this stage shares with another stage
  * (ax_comm_reserve_messages), once; their first message reserves it otherwise. A dry run calls it to count

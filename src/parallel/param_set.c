@@ -304,27 +304,31 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-static ax_status init_params(ax_param_set *set, bool frozen)
+/* Ends a change of master weights, which has failed on this rank unless `status` is AX_OK. All ranks hear of
+ * a failure before they gather, so that none waits for a rank that has failed. */
+static ax_status refresh_after(ax_param_set *set, ax_status status)
 {
-    for (int i = 0; i < set->n; i++) {
-        const ax_param *p = set->param[i];
-        if (ax_param_is_owned(p) && (frozen || !p->frozen))
-            AX_TRY(ax_param_state_init(set->ctx, p));
-    }
-    return ax_param_set_refresh(set);
-}
-
-ax_status ax_param_set_init(ax_param_set *set) { return init_params(set, true); }
-ax_status ax_param_set_init_trained(ax_param_set *set) { return init_params(set, false); }
-
-ax_status ax_param_set_refresh(ax_param_set *set)
-{
-    for (int i = 0; i < set->n; i++) {
-        ax_param *p = set->param[i];
-        AX_TRY(ax_param_state_round(set->ctx, p));
-        AX_TRY(ax_param_all_gather(p));
-    }
+    for (int i = 0; i < set->n && status == AX_OK; i++)
+        status = ax_param_state_round(set->ctx, set->param[i]);
+    AX_TRY(ax_comm_agree(set->ctx->world, status));
+    for (int i = 0; i < set->n; i++)
+        AX_TRY(ax_param_all_gather(set->param[i]));
     for (int i = 0; i < set->n; i++)
         AX_TRY(ax_param_all_gather_wait(set->param[i]));
     return AX_OK;
 }
+
+static ax_status init_params(ax_param_set *set, bool frozen)
+{
+    ax_status status = AX_OK;
+    for (int i = 0; i < set->n && status == AX_OK; i++) {
+        const ax_param *p = set->param[i];
+        if (ax_param_is_owned(p) && (frozen || !p->frozen))
+            status = ax_param_state_init(set->ctx, p);
+    }
+    return refresh_after(set, status);
+}
+
+ax_status ax_param_set_init(ax_param_set *set) { return init_params(set, true); }
+ax_status ax_param_set_init_trained(ax_param_set *set) { return init_params(set, false); }
+ax_status ax_param_set_refresh(ax_param_set *set) { return refresh_after(set, AX_OK); }

@@ -8,10 +8,12 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -236,6 +238,66 @@ static void memory_is_that_of_the_table(void **state)
         }
 }
 
+/* ---- a matrix alone ------------------------------------------------------------------------------ */
+
+typedef struct matrix_job {
+    ax_grid_size grid;
+    int64_t rows, cols;
+    ax_offload offload;
+    ax_status (*test)(ax_param_set *set);
+} matrix_job;
+
+static ax_status run_matrix(ax_comm *world, void *arg)
+{
+    const matrix_job *j = arg;
+    ax_ctx *ctx;
+    ax_param *p = NULL;
+    ax_param_set *set = NULL;
+    AX_TRY(ax_ctx_create(world, j->grid, "cpu", 1, AX_BF16, 3, &ctx));
+    ctx->parallel.offload = j->offload;
+    ax_status status = ax_param_create(ctx, "w", 2, (int64_t[]){j->rows, j->cols}, NULL,
+                                       (ax_role[]){AX_ROLE_INNER, AX_ROLE_MODEL}, AX_INIT_NORMAL, 1, &p);
+    if (status == AX_OK)
+        status = ax_param_set_create(ctx, &p, 1, 2, &set);
+    status = ax_comm_agree(world, status);
+    if (status == AX_OK)
+        status = j->test(set);
+    ax_param_set_destroy(&set);
+    ax_param_destroy(&p);
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static void check_matrix(const matrix_job *j) { assert_ranks(grid_ranks(j->grid), run_matrix, j); }
+
+/* The file of the first rank, which has two of three rows, can no longer be written. */
+static ax_status fails_on_all_ranks(ax_param_set *set)
+{
+    ax_comm *world = set->ctx->world;
+    struct rlimit all, few;
+    EXPECT(!getrlimit(RLIMIT_FSIZE, &all));
+    few = all;
+    few.rlim_cur = 4096; /* more than a row */
+    if (ax_comm_rank(world) == 0)
+        EXPECT(!setrlimit(RLIMIT_FSIZE, &few));
+    AX_TRY(ax_comm_agree(world, AX_OK));
+    ax_status status = ax_param_set_init(set);
+    AX_TRY(ax_comm_agree(world, AX_OK));
+    if (ax_comm_rank(world) == 0)
+        EXPECT(!setrlimit(RLIMIT_FSIZE, &all));
+    EXPECT(status == AX_ERR_DATA);
+    EXPECT(strstr(ax_error_message(), "rank 0: cannot write the file of the optimizer's state in ."));
+    return AX_OK;
+}
+
+static void a_disk_that_fails_is_an_error_of_all_ranks(void **state)
+{
+    (void)state;
+    signal(SIGXFSZ, SIG_IGN); /* pwrite fails instead */
+    check_matrix(
+        &(matrix_job){{{2, 1, 1, 1, 1}}, 3, 1000, {.optimizer = AX_OFFLOAD_FILE}, fails_on_all_ranks});
+}
+
 /* ---- GPUs ---------------------------------------------------------------------------------------- */
 
 /* How late copies of the emulated GPU are, in polls; by turns if below 0. */
@@ -293,6 +355,7 @@ int main(void)
         cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
         cmocka_unit_test(memory_is_that_of_the_table),
+        cmocka_unit_test(a_disk_that_fails_is_an_error_of_all_ranks),
         cmocka_unit_test(copies_of_a_gpu_may_be_early_or_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

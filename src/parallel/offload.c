@@ -114,6 +114,12 @@ static bool in_file(const struct ax_offload_state *o) { return o->by.optimizer =
 /* Returns true if the file's thread cannot access the memory of the device that updates. */
 static bool stages(const struct ax_offload_state *o) { return in_file(o) && o->by.discrete && !is_remote(o); }
 
+/* Returns the address of an element of an array in a store that is memory. */
+static char *stored(const ax_param_state *s, int64_t first)
+{
+    return (char *)ax_state_store_memory(s->offload->store) + (size_t)(s->at + first) * size_of(s->offload);
+}
+
 /* Returns the bytes of the state in a slot: 0 if the device that updates uses the store. */
 static size_t state_bytes(const struct ax_offload_state *o)
 {
@@ -421,7 +427,7 @@ bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)
     for (int k = o->first; k < o->first + o->arrays; k++)
         out->state[k] = state_bytes(o)
                             ? state + (size_t)((k - o->first) * o->bucket + lo - begin) * size_of(o)
-                            : ax_offload_room(&p->state[k], out->first);
+                            : stored(&p->state[k], out->first);
     out->grad = is_remote(o) ? grads + (size_t)(lo - begin) * o->grad_size : element(&p->grad, out->first);
     out->weights =
         is_remote(o) ? weights + (size_t)(lo - begin) * o->weight_size : element(&p->rounded, out->first);
@@ -494,11 +500,10 @@ int64_t ax_offload_piece(const ax_param_state *s)
                         : o->arrays * o->bucket; /* ax_offload_round needs room for weights, too */
 }
 
-void *ax_offload_room(const ax_param_state *s, int64_t first)
+ax_status ax_offload_room(const ax_param_state *s, int64_t first, void **out)
 {
-    const struct ax_offload_state *o = s->offload;
-    return state_bytes(o) ? o->slot[0].data
-                          : (char *)ax_state_store_memory(o->store) + (size_t)(s->at + first) * size_of(o);
+    *out = state_bytes(s->offload) ? s->offload->slot[0].data : stored(s, first);
+    return settle(s->offload);
 }
 
 ax_status ax_offload_move(const ax_param_state *s, bool write, int64_t first, int64_t n, void *host)
@@ -542,9 +547,11 @@ ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n, co
 {
     struct ax_offload_state *o = s->offload;
     char *target = element(to, first), *mine = (char *)o->slot[0].data + state_bytes(o);
+    void *room;
     AX_TRY(ax_offload_fetch(s, first, n));
+    AX_TRY(ax_offload_room(s, first, &room));
     AX_TRY(ax_run_convert(&o->stream, &(ax_convert_args){.n = n,
-                                                         .x = ax_offload_room(s, first),
+                                                         .x = room,
                                                          .y = is_remote(o) ? mine : target,
                                                          .x_dtype = s->dtype,
                                                          .y_dtype = to->dtype}));

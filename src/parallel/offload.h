@@ -54,13 +54,14 @@ int64_t ax_offload_begin_of(const ax_param_set *set, int64_t bucket);
 bool ax_offload_has(const ax_param *p);
 
 /* Access to an array of state that is in a store, s->offload, piece by piece, for set-up and checkpoints.
- * ax_offload_piece returns the largest number of elements of a piece. ax_offload_room returns an address for
- * elements first … first+n-1 in the memory of the device that updates, whose stream is s->offload->stream. It
- * is valid until the next call of a function of ax_offload. ax_offload_fetch copies the elements there, and
- * ax_offload_put copies them back to the store. ax_offload_round rounds them to elements first … of `to`, on
- * the context's device. ax_offload_move copies elements between the store and host memory. */
+ * ax_offload_piece returns the largest number of elements of a piece. ax_offload_room sets *out to an address
+ * for elements first … first+n-1 in the memory of the device that updates, whose stream is
+ * s->offload->stream; nothing is on its way there. It is valid until the next call of a function of
+ * ax_offload. ax_offload_fetch copies the elements there, and ax_offload_put copies them back to the store.
+ * ax_offload_round rounds them to elements first … of `to`, on the context's device. ax_offload_move copies
+ * elements between the store and host memory. */
 int64_t ax_offload_piece(const ax_param_state *s);
-void *ax_offload_room(const ax_param_state *s, int64_t first);
+AX_MUST_CHECK ax_status ax_offload_room(const ax_param_state *s, int64_t first, void **out);
 AX_MUST_CHECK ax_status ax_offload_fetch(const ax_param_state *s, int64_t first, int64_t n);
 AX_MUST_CHECK ax_status ax_offload_put(const ax_param_state *s, int64_t first, int64_t n);
 AX_MUST_CHECK ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n,

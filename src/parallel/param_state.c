@@ -31,11 +31,14 @@ static int64_t piece_of(const ax_param_state *s)
     return s->offload ? ax_offload_piece(s) : ax_max(s->n, 1);
 }
 
-/* Return the address at which kernels can write elements first … of an array, and the stream for these
- * kernels; then piece_end stores what they have written. */
-static void *piece_begin(const ax_param_state *s, int64_t first)
+/* piece_begin sets *out to the address at which kernels can write elements first … of an array, piece_stream
+ * returns the stream for these kernels, and piece_end stores what they have written. */
+static ax_status piece_begin(const ax_param_state *s, int64_t first, void **out)
 {
-    return s->offload ? ax_offload_room(s, first) : element(s, first);
+    if (s->offload)
+        return ax_offload_room(s, first, out);
+    *out = element(s, first);
+    return AX_OK;
 }
 
 static ax_stream *piece_stream(ax_ctx *ctx, const ax_param_state *s)
@@ -52,7 +55,8 @@ static ax_status fill(ax_ctx *ctx, const ax_param_state *s, double value)
 {
     for (int64_t first = 0, n; first < s->n; first += n) {
         n = ax_min(piece_of(s), s->n - first);
-        ax_fill_args args = {.n = n, .value = value, .y = piece_begin(s, first), .dtype = s->dtype};
+        ax_fill_args args = {.n = n, .value = value, .dtype = s->dtype};
+        AX_TRY(piece_begin(s, first, &args.y));
         AX_TRY(ax_run_fill(piece_stream(ctx, s), &args));
         AX_TRY(piece_end(s, first, n));
     }
@@ -124,7 +128,7 @@ static ax_status draw_piece(ax_ctx *ctx, const ax_param *p, int64_t first, int64
         at /= args.n[d];
         args.n[d] = d == 3 ? cols : d == 2 ? rows : 1;
     }
-    args.y = piece_begin(s, first);
+    AX_TRY(piece_begin(s, first, &args.y));
     args.dtype = s->dtype;
     AX_TRY(ax_run_init_normal(piece_stream(ctx, s), &args));
     return piece_end(s, first, rows * cols);

@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -270,6 +271,30 @@ static ax_status run_matrix(ax_comm *world, void *arg)
 
 static void check_matrix(const matrix_job *j) { assert_ranks(grid_ranks(j->grid), run_matrix, j); }
 
+/* Sets the values again while the first buckets are on their way to the device, and compares. */
+static ax_status sets_values_twice(ax_param_set *set)
+{
+    const ax_param_state *s = &set->param[0]->state[AX_STATE_MASTER];
+    size_t bytes = (size_t)s->n * sizeof(float);
+    char *values; /* the first ones, then the second ones */
+    AX_TRY(ax_calloc(2, bytes + 1, &values));
+    for (size_t i = 0; i < 2; i++) {
+        AX_TRY(ax_param_set_init(set));
+        AX_TRY(ax_param_state_read(set->ctx, s, 0, s->n, values + i * bytes));
+        AX_TRY(ax_param_set_zero_grad(set));
+    }
+    bool same = !memcmp(values, values + bytes, bytes);
+    free(values);
+    return same ? AX_OK : ax_fail(AX_ERR_INTERNAL, "the second values differ");
+}
+
+static void values_can_be_set_again(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(ways); i++)
+        check_matrix(&(matrix_job){{{1, 1, 1, 1, 1}}, 300, 200, ways[i], sets_values_twice});
+}
+
 /* The file of the first rank, which has two of three rows, can no longer be written. */
 static ax_status fails_on_all_ranks(ax_param_set *set)
 {
@@ -355,6 +380,7 @@ int main(void)
         cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
         cmocka_unit_test(memory_is_that_of_the_table),
+        cmocka_unit_test(values_can_be_set_again),
         cmocka_unit_test(a_disk_that_fails_is_an_error_of_all_ranks),
         cmocka_unit_test(copies_of_a_gpu_may_be_early_or_late),
     };

@@ -89,8 +89,9 @@ ax_status ax_offload_lay_out(ax_param_set *set)
         o->weight_size = ax_dtype_size(p->rounded.dtype);
         for (int k = o->first; k < end; k++)
             p->state[k].offload = o;
-        /* With the padding of collectives, matrices begin alike on all ranks that gather them together. */
-        o->elements += ax_round_up(ax_param_wire_room(set->ctx, p, &p->rounded), AX_UPDATE_UNIT);
+        /* With the padding of collectives, matrices begin alike on all ranks that gather them together. An
+         * empty box has a place, too, so that a rank with matrices has a store. */
+        o->elements += ax_round_up(ax_max(ax_param_wire_room(set->ctx, p, &p->rounded), 1), AX_UPDATE_UNIT);
     }
     for (int i = 0; i < set->n; i++)
         for (int k = 0; k < AX_STATE_ARRAYS; k++)

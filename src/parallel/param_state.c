@@ -155,12 +155,14 @@ static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     const ax_param_state *s = &p->state[AX_STATE_MASTER];
     ax_init_normal_args args;
+    if (!s->n)
+        return AX_OK;
     if (s->offload)
         return draw_pieces(ctx, p);
     describe_box(ctx, p, &args);
     args.y = s->data;
     args.dtype = s->dtype;
-    return s->n ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
+    return ax_run_init_normal(ctx->stream, &args);
 }
 
 /* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors

@@ -288,6 +288,16 @@ static ax_status sets_values_twice(ax_param_set *set)
     return same ? AX_OK : ax_fail(AX_ERR_INTERNAL, "the second values differ");
 }
 
+/* More ranks than rows or columns. */
+static void a_rank_may_have_no_element(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(ways); i++) {
+        check_matrix(&(matrix_job){{{2, 1, 1, 1, 1}}, 1, 3, ways[i], sets_values_twice});
+        check_matrix(&(matrix_job){{{1, 2, 1, 1, 1}}, 3, 1, ways[i], sets_values_twice});
+    }
+}
+
 static void values_can_be_set_again(void **state)
 {
     (void)state;
@@ -380,6 +390,7 @@ int main(void)
         cmocka_unit_test(steps_that_are_not_finite_change_nothing),
         cmocka_unit_test(nothing_else_accesses_the_device),
         cmocka_unit_test(memory_is_that_of_the_table),
+        cmocka_unit_test(a_rank_may_have_no_element),
         cmocka_unit_test(values_can_be_set_again),
         cmocka_unit_test(a_disk_that_fails_is_an_error_of_all_ranks),
         cmocka_unit_test(copies_of_a_gpu_may_be_early_or_late),

@@ -476,7 +476,8 @@ int64_t ax_offload_buckets(const ax_param_set *set);
 int ax_offload_slots(const ax_param_set *set, int64_t *elements);
 /* Returns true if updates use state of p in buckets. */
 bool ax_param_is_bucketed(const ax_param *p);
-/* Returns the last bucket that has state of p or of a parameter before it in the set; -1: none has. */
+/* Returns the bucket with the last state of p; for a parameter without state on this rank, the bucket with
+ * the state after it; -1: there are no buckets. It never falls from one parameter of a set to the next. */
 int64_t ax_offload_last(const ax_param *p);
 /* The part of a parameter that is in a bucket: elements first … first+n-1 of the rank's box, and the
  * addresses of their state (NULL: not offloaded), gradients and weights for the device that updates, while

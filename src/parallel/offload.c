@@ -403,16 +403,15 @@ int64_t ax_offload_begin_of(const ax_param_set *set, int64_t bucket)
 
 bool ax_param_is_bucketed(const ax_param *p) { return ax_offload_buckets(p->set) && ax_offload_has(p); }
 
-/* Returns where the state of p ends among the offloaded elements; where that of its predecessors ends, if p
- * has none. */
-static int64_t end_of(const ax_param *p)
-{
-    return p->live->offloaded + (ax_offload_has(p) ? ax_param_wire_room(p->set->ctx, p, &p->rounded) : 0);
-}
-
 int64_t ax_offload_last(const ax_param *p)
 {
-    return ax_offload_buckets(p->set) ? ax_ceil_div(end_of(p), p->set->offload->bucket) - 1 : -1;
+    int64_t buckets = ax_offload_buckets(p->set), mine = p->live->offloaded;
+    if (!buckets)
+        return -1;
+    /* The gradient of a parameter without state here, the last stage's copy of a tied table, is ready no
+     * earlier than with the bucket that has the element after it (ax_param_set_reduce). */
+    int64_t last = ax_offload_has(p) ? mine + ax_param_wire_room(p->set->ctx, p, &p->rounded) - 1 : mine;
+    return ax_min(last / p->set->offload->bucket, buckets - 1);
 }
 
 bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)

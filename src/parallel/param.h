@@ -169,7 +169,7 @@ AX_MUST_CHECK ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p);
  * (places AX_PARAM_LENT and AX_PARAM_COPY), and do nothing for other parameters. ax_param_tied_make allocates
  * memory for the exchange of gradients. ax_param_tied_grad adds the last stage's gradient of p to that of the
  * first stage. ax_param_tied_weights sends p's rounded weights from the first stage to the last one.
- * * ax_param_tied_grad and ax_param_tied_weights are collective along pipe. */
+ * ax_param_tied_grad and ax_param_tied_weights are collective along pipe. */
 AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grad(ax_param *p);

@@ -98,6 +98,7 @@ static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axis
 static void begin_buckets(ax_param_flow *f, ax_param *p, ax_axisset axes, int64_t room, int64_t chunk)
 {
     int64_t part = axes && chunk ? chunk : room;
+    AX_ASSERT(f->bucket); /* for the static analyzer */
     p->live->bucket = f->buckets;
     for (int64_t at = 0; at < room; at += part)
         f->bucket[f->buckets++] =

@@ -213,9 +213,9 @@ typedef struct ax_cpu {
 enum {
     AX_CPU_SCRATCH = 7 << 20, /* bytes of scratch per thread */
     AX_CPU_PARTIALS = 1024,   /* largest number of partial sums (doubles) of a reduction */
-    /* embedding_grad with a 16-bit dtable: the most rows of dy that are taken at a time, and the most rows of
-     * dtable (with more the kernel runs on the reference backend). The scratch has two numbers for each. */
-    AX_CPU_LINKS = AX_CPU_SCRATCH / (2 * (int)sizeof(int32_t))
+    /* embedding_grad with a 16-bit dtable: the most rows of dy that are taken at a time (ax_cpu_linked_rows),
+     * and the most rows of dtable. With more the kernel runs on the reference backend. */
+    AX_CPU_LINKS = AX_CPU_SCRATCH / 16
 };
 
 /* Arguments of ax_cpu_fill. `element`: the bits of the value in the dtype of the array. The value is
@@ -252,6 +252,22 @@ typedef struct ax_cpu_norm_grad {
     int64_t stride;        /* cols, rounded up to whole vectors */
     void *dweight, *dbias;
 } ax_cpu_norm_grad;
+
+/* Lists of those of the rows first … first + n - 1 of dy that have the same id, in ascending order. Row first
+ * + r is followed by row first + next[r]; next[r] is -1 if it is the last of its list. `follows[r]`: it is
+ * not the first of its list. */
+typedef struct ax_cpu_linked_rows {
+    int64_t first, n;
+    int32_t *next;
+    bool *follows;
+} ax_cpu_linked_rows;
+
+/* Arguments of embedding_grad. `linked` is for a 16-bit dtable: the rows with the same id are added in fp32,
+ * and their sum is rounded once. */
+typedef struct ax_cpu_embedding_grad {
+    const void *args; /* the argument struct of the launch */
+    ax_cpu_linked_rows linked;
+} ax_cpu_embedding_grad;
 
 /* Arguments of the optimizer kernels: the arguments of the launch, and the one array to update. */
 typedef struct ax_cpu_update {

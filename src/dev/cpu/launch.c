@@ -124,13 +124,45 @@ static ax_status glu_grad(ax_stream *stream, const void *args)
                      (double)(a->rows * a->cols));
 }
 
+/* Makes the lists l of rows with the same id. `head` has room for a number for each row of dtable: that of
+ * the first row, of those seen so far, which is added to it. Numbers of earlier calls are told from those by
+ * the id of the row that they name, so `head` need not be cleared. */
+static void link_rows(const ax_embedding_grad_args *a, ax_cpu_linked_rows *l, int32_t *head)
+{
+    const int32_t *ids = a->ids + l->first;
+    for (int64_t r = l->n - 1; r >= 0; r--) {
+        int64_t row = (int64_t)ids[r] - a->first;
+        l->follows[r] = false;
+        l->next[r] = -1;
+        if (row < 0 || row >= a->count)
+            continue;
+        int32_t later = head[row];
+        if (later > r && later < l->n && ids[later] == ids[r]) {
+            l->next[r] = later;
+            l->follows[later] = true;
+        }
+        head[row] = (int32_t)r;
+    }
+}
+
+/* The lists lie in the scratch of the calling thread, which this kernel does not use otherwise. */
 static ax_status embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = args;
-    if (a->dtype == AX_F64 || (a->table_dtype != AX_F32 && a->count > AX_CPU_LINKS))
+    const bool wide = a->table_dtype == AX_F32;
+    if (a->dtype == AX_F64 || (!wide && a->count > AX_CPU_LINKS))
         return run_ref(stream, AX_K_embedding_grad, args);
-    return run_items(stream, isa_kernel(stream, AX_K_embedding_grad), args, a->cols, COLUMNS,
-                     (double)(a->rows * a->cols));
+    int32_t *head = (int32_t *)(void *)ax_cpu_scratch(ax_cpu_of(stream), 0);
+    ax_cpu_embedding_grad call = {args, {0, 0, head + AX_CPU_LINKS, (bool *)(head + 2 * AX_CPU_LINKS)}};
+    ax_cpu_linked_rows *l = &call.linked;
+    for (; l->first < a->rows; l->first += l->n) {
+        l->n = wide ? a->rows : ax_min(AX_CPU_LINKS, a->rows - l->first);
+        if (!wide)
+            link_rows(a, l, head);
+        AX_TRY(run_items(stream, isa_kernel(stream, AX_K_embedding_grad), &call, a->cols, COLUMNS,
+                         (double)(l->n * a->cols)));
+    }
+    return AX_OK;
 }
 
 /* ---- updates ------------------------------------------------------------------------------------- */

@@ -157,66 +157,45 @@ INLINE void add_rows(const ax_embedding_grad_args *a, int64_t lo, int64_t hi, vt
     }
 }
 
-/* Lists of the rows r0 … r0 + n - 1 of dy that have the same id, in ascending order. Row r0 + i is followed
- * by row r0 + next[i], or is the last if next[i] is -1. The first row with the id of row `row` of dtable is
- * r0 + head[row]; head[row] is not set if there is none. */
-typedef struct linked_rows {
-    int64_t r0, n;
-    int32_t *head, *next;
-} linked_rows;
-
-/* Returns the row of dtable to which row r of dy is added, or -1. */
-INLINE int64_t row_of_dtable(const ax_embedding_grad_args *a, int64_t r)
+/* Adds to `count` vectors of row `row` of a 16-bit dtable, from column c on, row r of dy and the rows after
+ * it that have the same id. The sum is rounded once. */
+INLINE void add_linked(const ax_embedding_grad_args *a, const ax_cpu_linked_rows *l, int64_t row, int64_t r,
+                       int64_t c, int64_t n, int count, vtype type)
 {
-    int64_t row = (int64_t)a->ids[r] - a->first;
-    return row >= 0 && row < a->count ? row : -1;
+    const int64_t at = row * a->cols + c;
+    vf sum[WIDE];
+    EACH(v, count) sum[v] = vget(a->dtable, at + v * W, n, type);
+    for (; r >= 0; r = l->next[r])
+        EACH(v, count) sum[v] = sum[v] + vget(a->dy, (l->first + r) * a->cols + c + v * W, n, type);
+    EACH(v, count) vput(a->dtable, at + v * W, n, type, sum[v]);
 }
 
-INLINE void link_rows(const ax_embedding_grad_args *a, const linked_rows *l)
+/* Adds to a 16-bit dtable, which has the type of dy. */
+INLINE void add_linked_rows(const ax_embedding_grad_args *a, const ax_cpu_linked_rows *l, int64_t lo,
+                            int64_t hi, vtype type)
 {
-    for (int64_t i = 0, row; i < l->n; i++)
-        if ((row = row_of_dtable(a, l->r0 + i)) >= 0)
-            l->head[row] = -1;
-    for (int64_t i = l->n - 1, row; i >= 0; i--)
-        if ((row = row_of_dtable(a, l->r0 + i)) >= 0) {
-            l->next[i] = l->head[row];
-            l->head[row] = (int32_t)i;
-        }
-}
-
-/* Adds to a 16-bit dtable, which has the type of dy. The rows of dy that have the same id are added in fp32,
- * and the sum is rounded once. */
-INLINE void add_linked_rows(const ax_embedding_grad_args *a, int64_t lo, int64_t hi, void *scratch,
-                            vtype type)
-{
-    linked_rows l = {.head = scratch, .next = (int32_t *)scratch + AX_CPU_LINKS};
-    for (; l.r0 < a->rows; l.r0 += AX_CPU_LINKS) {
-        l.n = ax_min(AX_CPU_LINKS, a->rows - l.r0);
-        link_rows(a, &l);
-        for (int64_t r = 0; r < l.n; r++) {
-            int64_t row = row_of_dtable(a, l.r0 + r);
-            if (row < 0 || l.head[row] != r)
-                continue;
-            for (int64_t c = lo; c < hi; c += W) {
-                int64_t at = row * a->cols + c, n = hi - c;
-                vf sum = vget(a->dtable, at, n, type);
-                for (int64_t i = r; i >= 0; i = l.next[i])
-                    sum = sum + vget(a->dy, (l.r0 + i) * a->cols + c, n, type);
-                vput(a->dtable, at, n, type, sum);
-            }
-        }
+    for (int64_t r = 0; r < l->n; r++) {
+        int64_t row = (int64_t)a->ids[l->first + r] - a->first, c = lo;
+        if (row < 0 || row >= a->count || l->follows[r])
+            continue;
+        for (; c + WIDE * W <= hi; c += WIDE * W)
+            add_linked(a, l, row, r, c, W, WIDE, type);
+        for (; c < hi; c += W)
+            add_linked(a, l, row, r, c, hi - c, 1, type);
     }
 }
 
 static void embedding_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    const ax_embedding_grad_args *a = args;
+    const ax_cpu_embedding_grad *job = args;
+    const ax_embedding_grad_args *a = job->args;
+    (void)scratch;
     if (a->table_dtype == AX_F32)
         BY_VTYPE(add_rows, a->dtype, a, lo, hi);
     else if (a->table_dtype == AX_BF16)
-        add_linked_rows(a, lo, hi, scratch, VBF16);
+        add_linked_rows(a, &job->linked, lo, hi, VBF16);
     else
-        add_linked_rows(a, lo, hi, scratch, VF16);
+        add_linked_rows(a, &job->linked, lo, hi, VF16);
 }
 
 #endif

@@ -75,6 +75,8 @@ static const ax_option_synonym synonyms[] = {
      "train.global_batch: train.micro_batch x grid.data x grid.z x the accumulation steps"},
     {"global_batch_size|train_batch_size|total_batch_size|effective_batch_size", "train.global_batch"},
     {"bf16|fp16|fp32|torch_dtype|dtype|mixed_precision|param_dtype|amp", "train.precision"},
+    {"grad_accum_dtype|grad_reduce_dtype|reduce_dtype|accumulate_allreduce_grads_in_fp32",
+     "train.grad_dtype"},
     {"gradient_checkpointing|activation_checkpointing|activation_checkpoint|recompute_granularity|"
      "recompute_activations|use_gradient_checkpointing|checkpoint_activations|selective_ac_option",
      "train.recompute"},

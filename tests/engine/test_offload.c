@@ -70,14 +70,15 @@ static void check_ways(const pipe_setup *s, size_t first, size_t stride)
     check_these(s, ways, first, grid_ranks(s->grid) > 1 ? first + 1 : AX_COUNT(ways), stride);
 }
 
-/* Models, dtypes, optimizers and grids: postponed weight gradients, tied weights, ZeRO, interleaved chunks.
+/* Models, dtypes (also of gradients), optimizers and grids: postponed weight gradients, tied weights, ZeRO,
+ * interleaved chunks.
  */
 static const pipe_setup setups[] = {
     {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_BF16},
     {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_F32, .family = PIPE_QWEN3},
     {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 1, .compute = AX_F16, .optim = "sgd", .tied = true},
     {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 1, .compute = AX_F32, .optim = "sgd", .unclipped = true},
-    {.grid = {{1, 1, 2, 1, 2}}, .zero = 2, .micro_batches = 2, .compute = AX_BF16},
+    {.grid = {{1, 1, 2, 1, 2}}, .zero = 2, .micro_batches = 2, .compute = AX_BF16, .narrow = true},
     {.grid = {{1, 1, 1, 1, 4}}, .zero = 3, .micro_batches = 2, .compute = AX_F32, .family = PIPE_LLAMA},
     {.grid = {{1, 1, 1, 2, 2}},
      .zero = 1,
@@ -103,7 +104,12 @@ static void chunks_change_nothing(void **state)
         {.grid = {{1, 1, 1, 1, 1}}, .micro_batches = 2, .compute = AX_BF16},
         {.grid = {{1, 1, 1, 1, 3}}, .micro_batches = 2, .compute = AX_F32},
         {.grid = {{1, 1, 2, 1, 2}}, .zero = 1, .micro_batches = 1, .compute = AX_BF16, .optim = "sgd"},
-        {.grid = {{1, 1, 1, 2, 2}}, .zero = 1, .micro_batches = 3, .compute = AX_BF16, .tied = true},
+        {.grid = {{1, 1, 1, 2, 2}},
+         .zero = 1,
+         .micro_batches = 3,
+         .compute = AX_BF16,
+         .tied = true,
+         .narrow = true},
         {.grid = {{2, 1, 1, 2, 2}}, .postpone = 1, .micro_batches = 2, .compute = AX_F32, .tied = true},
         {.grid = {{1, 1, 2, 1, 2}}, .zero = 3, .micro_batches = 1, .compute = AX_BF16, .lazy = true},
     };

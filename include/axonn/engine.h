@@ -33,8 +33,9 @@ typedef struct ax_engine_options {
  * nothing (ax_engine_plan_make). */
 typedef struct ax_engine_plan {
     ax_memory memory;
-    int slots;      /* number of buckets of offloaded state that are on the device at a time */
-    int64_t bucket; /* number of elements of such a bucket */
+    int slots;        /* number of buckets of offloaded state that are on the device at a time */
+    int64_t bucket;   /* number of elements of such a bucket */
+    size_t offloaded; /* bytes of offloaded state */
     ax_frame_plan *frame;
     ax_param_uses *uses;
     ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a

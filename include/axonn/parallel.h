@@ -471,6 +471,8 @@ AX_MUST_CHECK ax_status ax_offload_resolve(const char *device, ax_offload *by);
 /* Returns the number of buckets of a set; 0 if updates use the state in its place, as on the cpu backend, or
  * if nothing is offloaded. */
 int64_t ax_offload_buckets(const ax_param_set *set);
+/* Returns the bytes of a set's offloaded state. */
+size_t ax_offload_bytes(const ax_param_set *set);
 /* Returns how many buckets are on the device at a time, and sets *elements to the elements of each; 0: none.
  */
 int ax_offload_slots(const ax_param_set *set, int64_t *elements);

@@ -65,6 +65,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
     AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
     out->slots = ax_offload_slots(e->set, &out->bucket);
+    out->offloaded = ax_offload_bytes(e->set);
     out->memory = e->set->memory;
     size_t *bytes = out->memory.bytes;
     bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->frame);

@@ -390,6 +390,12 @@ static ax_status return_weights(ax_param_set *set, int64_t bucket)
 
 int64_t ax_offload_buckets(const ax_param_set *set) { return set->offload ? set->offload->buckets : 0; }
 
+size_t ax_offload_bytes(const ax_param_set *set)
+{
+    const struct ax_offload_state *o = set->offload;
+    return o ? (size_t)(o->arrays * o->elements) * size_of(o) : 0;
+}
+
 int ax_offload_slots(const ax_param_set *set, int64_t *elements)
 {
     *elements = set->offload ? set->offload->bucket : 0;

@@ -39,26 +39,27 @@ static ax_status log_plan(const ax_train_run *run, const ax_memory *m)
     return AX_OK;
 }
 
-/* Logs how much offload.optimizer takes from the device of rank 0: with low-rank updates, for example,
- * little. */
+/* Logs how much less the device of rank 0 holds by offload.optimizer: with low-rank updates, for example,
+ * little; nothing, if the buckets are as large as the state. */
 static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
 {
     const ax_offload *by = &run->plan.parallel.offload;
-    const bool in_file = by->optimizer == AX_OFFLOAD_FILE;
-    const char *name = in_file ? "file" : "host";
-    double state = (double)plan->memory.bytes[in_file ? AX_MEMORY_FILE : AX_MEMORY_HOST],
-           device = (double)ax_memory_total(&plan->memory);
-    char size[32], ring[96] = "";
+    double state = (double)plan->offloaded,
+           saved = fmax(state - (double)plan->memory.bytes[AX_MEMORY_RING], 0),
+           without = (double)ax_memory_total(&plan->memory) + saved;
+    char size[32], ring[128] = "";
     if (by->optimizer == AX_OFFLOAD_NONE || !ax_train_first(run))
         return;
     if (plan->slots)
-        snprintf(ring, sizeof ring, "; updates take it in buckets of %lld elements, %d at a time",
-                 (long long)plan->bucket, plan->slots);
-    ax_log(AX_LOG_INFO,
-           "offload.optimizer %s keeps %s of state off the device, %.1f %% of what rank 0 needs%s", name,
-           ax_format_bytes(state, size), 100 * state / (state + device), ring);
-    if (!in_file && !by->discrete)
-        ax_log(AX_LOG_INFO, "offload.optimizer host frees no memory here: device %s computes in host memory",
+        snprintf(ring, sizeof ring, "; updates take the state in buckets of %lld elements, %d at a time%s",
+                 (long long)plan->bucket, plan->slots,
+                 saved < state / 2 ? ": a smaller offload.bucket saves more" : "");
+    ax_log(AX_LOG_INFO, "offload.optimizer %s saves %s of device memory on rank 0, %.1f %%%s",
+           by->optimizer == AX_OFFLOAD_FILE ? "file" : "host", ax_format_bytes(saved, size),
+           100 * saved / without, ring);
+    if (by->optimizer == AX_OFFLOAD_HOST && !by->discrete)
+        ax_log(AX_LOG_INFO,
+               "offload.optimizer host frees no memory here: device %s computes in host memory; file does",
                run->config->device);
 }
 
@@ -196,9 +197,10 @@ static ax_status suggest_offload(const ax_train_run *run, const change *as_given
     *helps = false;
     for (int to_file = 0; to_file < 2 && !*helps; to_file++) {
         change c = *as_given;
-        if (c.parallel.offload.optimizer != AX_OFFLOAD_NONE)
-            return AX_OK;
-        c.parallel.offload.optimizer = to_file ? AX_OFFLOAD_FILE : AX_OFFLOAD_HOST;
+        ax_offload_place place = to_file ? AX_OFFLOAD_FILE : AX_OFFLOAD_HOST;
+        if (c.parallel.offload.optimizer >= place) /* the places are in order of what the machine needs */
+            continue;
+        c.parallel.offload.optimizer = place;
         add_key(&c, to_file ? "offload.optimizer: file" : "offload.optimizer: host");
         AX_TRY(try_change(run, &c, out, size, helps));
     }
@@ -256,12 +258,12 @@ static ax_status check_parameters(const ax_train_run *run)
     char what[128];
     const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
     AX_TRY(find_machine(run, &least, &m));
-    snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need",
+    snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need at least",
              offloads ? " and gradients" : ", gradients and optimizer state", (long long)parameters);
     return ax_machine_check(
         &m, what,
         offloads ? "the model is too large; use more machines or GPUs, or a smaller model"
-                 : "keep the optimizer's state elsewhere (offload.optimizer: host or file), or "
+                 : "keep the optimizer's state elsewhere (offload.optimizer: file; on a GPU also host), or "
                    "use more machines or GPUs, or a smaller model");
 }
 

@@ -458,7 +458,7 @@ static void too_little_memory(void **state)
     (void)state;
     sh("rm -rf run");
     /* A model so deep that planning would take more than a minute is refused before it is planned. */
-    run_expect(3, "parameters need 1875.0 PiB",
+    run_expect(3, "parameters need at least 1875.0 PiB",
                BASE_KEYS "model.hidden=1048576 model.layers=10000 model.heads=1 model.seq_len=8");
     assert_false(ax_path_exists("run/ckpt"));
     /* A limit of the process counts like a small machine. (Sanitizers reserve terabytes.) */

@@ -259,6 +259,17 @@ static void check_goldfish_is_on(ax_config *cfg)
                             "data.goldfish.k, or leave this key out");
 }
 
+/* The same for the other keys offload.* if no state is offloaded. */
+static void check_offload_is_on(ax_config *cfg)
+{
+    static const char *const others[] = {"offload.dir", "offload.bucket", "offload.chunk", "offload.update",
+                                         NULL};
+    if (ax_option_ok(cfg->set, "offload.optimizer") && !cfg->offload.optimizer)
+        config_check_unused(cfg, others,
+                            "has no effect while offload.optimizer is none: set offload.optimizer to host or "
+                            "file, or leave this key out");
+}
+
 void config_check_goldfish(ax_config *cfg)
 {
     const int64_t k = cfg->data.goldfish.k, window = cfg->data.goldfish.window;
@@ -481,6 +492,7 @@ void config_check(ax_config *cfg)
     check_grad_dtype(cfg);
     check_valid(cfg);
     check_goldfish_is_on(cfg);
+    check_offload_is_on(cfg);
     check_grid(cfg);
     check_pipe_keys(cfg);
     check_chunks(cfg);

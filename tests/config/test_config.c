@@ -93,6 +93,8 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2, seq_len: 32}\ndata: {train: x, goldfish: {k: 4, window: 33}}\n",
          "t.yaml:2:43: data.goldfish.window: 33 tokens are longer than a row: choose at most model.seq_len "
          "(32)"},
+        {"model: {family: gpt2}\ndata: {train: x}\noffload: {dir: /nvme}\n",
+         "t.yaml:3:16: offload.dir: has no effect while offload.optimizer is none: "},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
          "t.yaml:2:37: data.goldfish.window: has no effect while data.goldfish.k is 0 (no goldfish loss): "},
         {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "

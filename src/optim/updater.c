@@ -26,6 +26,7 @@ struct ax_updater {
     ax_update_numbers *result; /* in pinned host memory: copy of `numbers` after the newest ax_updater_clip */
     ax_stream_event *clipped;  /* complete when the copy of `numbers` to `result` is */
     ax_update_numbers on_host; /* `numbers` for updates on another device than the context's */
+    double *sums;              /* host memory, [1 + set->n]: for has_headroom */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->rows * sizeof *u->array; }
@@ -140,6 +141,7 @@ static ax_status build(ax_updater *u)
 {
     ax_ctx *ctx = u->set->ctx;
     AX_TRY(list_launches(u));
+    AX_TRY(ax_calloc((size_t)(1 + u->set->n), sizeof *u->sums, &u->sums));
     AX_TRY(ax_ctx_alloc(ctx, table_bytes(u), (void **)&u->array));
     AX_TRY(ax_copy_in(ctx->stream, u->array, u->table, table_bytes(u)));
     AX_TRY(ax_ctx_alloc(ctx, sizeof *u->numbers, (void **)&u->numbers));
@@ -175,6 +177,7 @@ void ax_updater_destroy(ax_updater **updater)
     ax_ctx_free(u->set->ctx, u->numbers, sizeof *u->numbers);
     ax_pinned_free(u->set->ctx->dev, u->result, sizeof *u->result);
     ax_stream_event_destroy(&u->clipped);
+    free(u->sums);
     free(u->launch);
     free(u->table);
     free(u);
@@ -287,15 +290,12 @@ static double largest_grad(const ax_param_set *set)
 static ax_status has_headroom(const ax_updater *u, const double *numbers, bool *out)
 {
     const ax_ctx *ctx = u->set->ctx;
-    size_t bytes = (size_t)(1 + u->set->n) * sizeof *numbers;
-    double *host, total = 0;
-    AX_TRY(ax_calloc(1, bytes, &host));
-    ax_status status = ax_copy_out(ctx->stream, host, numbers, bytes);
+    double total = 0;
+    AX_TRY(ax_copy_out(ctx->stream, u->sums, numbers, (size_t)(1 + u->set->n) * sizeof *numbers));
     for (int i = 0; i < u->set->n; i++)
-        total += host[1 + i];
-    *out = isfinite(host[0]) && sqrt(total * ax_grid_ranks(ctx->grid)) < largest_grad(u->set) / 2;
-    free(host);
-    return status;
+        total += u->sums[1 + i];
+    *out = isfinite(u->sums[0]) && sqrt(total * ax_grid_ranks(ctx->grid)) < largest_grad(u->set) / 2;
+    return AX_OK;
 }
 
 /* All ranks first make sure that the step is finite; if it might not be, everything is reduced first after

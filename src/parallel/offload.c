@@ -172,12 +172,11 @@ static ax_status find_stream(struct ax_offload_state *o)
 /* Makes the addresses of the state, if the context's device can use the store. */
 static void address_store(const ax_param_set *set)
 {
-    const struct ax_offload_state *o = set->offload;
     for (int i = 0; i < set->n; i++)
         for (int k = 0; k < AX_STATE_ARRAYS; k++) {
             ax_param_state *s = &set->param[i]->state[k];
             if (s->offload)
-                s->data = (char *)ax_state_store_memory(o->store) + (size_t)s->at * size_of(o);
+                s->data = stored(s, 0);
             s->offload = NULL;
         }
 }

@@ -50,6 +50,12 @@ static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
     char size[32], ring[128] = "";
     if (by->optimizer == AX_OFFLOAD_NONE || !ax_train_first(run))
         return;
+    if (by->optimizer == AX_OFFLOAD_HOST && !by->discrete) {
+        ax_log(AX_LOG_INFO,
+               "offload.optimizer host frees no memory here: device %s computes in host memory; file does",
+               run->config->device);
+        return;
+    }
     if (plan->slots)
         snprintf(ring, sizeof ring, "; updates take the state in buckets of %lld elements, %d at a time%s",
                  (long long)plan->bucket, plan->slots,
@@ -57,10 +63,6 @@ static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
     ax_log(AX_LOG_INFO, "offload.optimizer %s saves %s of device memory on rank 0, %.1f %%%s",
            by->optimizer == AX_OFFLOAD_FILE ? "file" : "host", ax_format_bytes(saved, size),
            100 * saved / without, ring);
-    if (by->optimizer == AX_OFFLOAD_HOST && !by->discrete)
-        ax_log(AX_LOG_INFO,
-               "offload.optimizer host frees no memory here: device %s computes in host memory; file does",
-               run->config->device);
 }
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline

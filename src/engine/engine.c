@@ -207,11 +207,6 @@ static ax_status compute_grad_sumsq(ax_engine *e, engine_slot *s, ax_pipe_piece 
     return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
 }
 
-static ax_status clip(ax_engine *e, int64_t targets)
-{
-    return ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip);
-}
-
 /* Computes the gradient norm, clips the gradients, and updates the weights if loss and norm are finite. The
  * device decides whether to update, so the host does not wait. */
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
@@ -221,7 +216,7 @@ ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
         return ax_updater_step_reducing(e->updater, e->numbers, targets, e->scale.scale, hyper);
     }
     AX_TRY(engine_run_task(e, e->task[NORM], compute_grad_sumsq, NULL, (ax_pipe_piece){0}));
-    AX_TRY(clip(e, targets));
+    AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
 

@@ -22,11 +22,6 @@ ax_status ax_offload_resolve(const char *device, ax_offload *by)
     return AX_OK;
 }
 
-static char *element(const ax_tensor *t, int64_t first)
-{
-    return (char *)t->data + first * (int64_t)ax_dtype_size(t->dtype);
-}
-
 /* ---- settings ------------------------------------------------------------------------------------ */
 
 /* Returns true if the context's device can use the store itself. */
@@ -349,7 +344,7 @@ static ax_status copy_parts(const ax_param_set *set, int64_t bucket, bool grads,
         if (!ax_offload_find(p, bucket, &part))
             continue;
         const ax_tensor *t = grads ? &p->grad : &p->rounded;
-        AX_TRY(copy_on(&stream, direction, element(t, part.first), grads ? part.grad : part.weights,
+        AX_TRY(copy_on(&stream, direction, ax_param_at(t, part.first), grads ? part.grad : part.weights,
                        (size_t)part.n * ax_dtype_size(t->dtype)));
     }
     return AX_OK;
@@ -433,9 +428,10 @@ bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)
         out->state[k] = state_bytes(o)
                             ? state + (size_t)((k - o->first) * o->bucket + lo - begin) * size_of(o)
                             : stored(&p->state[k], out->first);
-    out->grad = is_remote(o) ? grads + (size_t)(lo - begin) * o->grad_size : element(&p->grad, out->first);
+    out->grad =
+        is_remote(o) ? grads + (size_t)(lo - begin) * o->grad_size : ax_param_at(&p->grad, out->first);
     out->weights =
-        is_remote(o) ? weights + (size_t)(lo - begin) * o->weight_size : element(&p->rounded, out->first);
+        is_remote(o) ? weights + (size_t)(lo - begin) * o->weight_size : ax_param_at(&p->rounded, out->first);
     return true;
 }
 
@@ -551,7 +547,7 @@ ax_status ax_offload_put(const ax_param_state *s, int64_t first, int64_t n)
 ax_status ax_offload_round(const ax_param_state *s, int64_t first, int64_t n, const ax_tensor *to)
 {
     struct ax_offload_state *o = s->offload;
-    char *target = element(to, first), *mine = (char *)o->slot[0].data + state_bytes(o);
+    char *target = ax_param_at(to, first), *mine = (char *)o->slot[0].data + state_bytes(o);
     void *room;
     AX_TRY(ax_offload_fetch(s, first, n));
     AX_TRY(ax_offload_room(s, first, &room));

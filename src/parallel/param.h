@@ -156,6 +156,12 @@ AX_MUST_CHECK ax_status ax_param_all_gather_wait(ax_param *param);
 
 AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
 
+/* Returns the address of an element of this rank's part of a tensor. */
+static inline void *ax_param_at(const ax_tensor *t, int64_t element)
+{
+    return (char *)t->data + element * (int64_t)ax_dtype_size(t->dtype);
+}
+
 /* param_state.c. ax_param_rounds returns true if kernels read rounded copies of the master weights, which
  * then have memory of their own. ax_param_state_init sets the master weights of a parameter that this rank
  * owns to their initial values. ax_param_state_clear sets the optimizer's arrays to zero, and

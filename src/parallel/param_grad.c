@@ -101,12 +101,11 @@ static void begin_buckets(ax_param_flow *f, ax_param *p, ax_axisset axes, int64_
     AX_ASSERT(f->bucket); /* for the static analyzer */
     p->live->bucket = f->buckets;
     for (int64_t at = 0; at < room; at += part)
-        f->bucket[f->buckets++] =
-            (ax_param_bucket){.n = 1,
-                              .first = p,
-                              .axes = axes,
-                              .data = (char *)p->sum.data + at * (int64_t)ax_dtype_size(p->sum.dtype),
-                              .count = axes ? ax_min(part, room - at) : 0};
+        f->bucket[f->buckets++] = (ax_param_bucket){.n = 1,
+                                                    .first = p,
+                                                    .axes = axes,
+                                                    .data = ax_param_at(&p->sum, at),
+                                                    .count = axes ? ax_min(part, room - at) : 0};
     p->live->last = f->buckets - 1;
 }
 
@@ -466,8 +465,11 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
 {
     AX_TRY(needs_gradients(set));
     AX_TRY(ax_param_set_end(set));
-    for (int i = 0; i < set->n; i++)
-        set->flow->live[i].started = set->flow->live[i].done = 0, set->flow->live[i].exchanged = false;
+    for (int i = 0; i < set->n; i++) {
+        ax_param_live *live = &set->flow->live[i];
+        live->started = live->done = 0;
+        live->exchanged = false;
+    }
     for (int i = 0; i < set->flow->buckets; i++) {
         if (set->flow->bucket[i].started)
             AX_TRY(wait_bucket(&set->flow->bucket[i]));
@@ -544,6 +546,6 @@ ax_status ax_param_set_reduce(ax_param_set *set, int64_t start, int64_t wait)
         live->exchanged = true;
         AX_TRY(ax_param_tied_grad(set->param[i]));
     }
-    f->synced = waited == f->buckets && wait == AX_ALL_BUCKETS;
+    f->synced = wait == AX_ALL_BUCKETS;
     return AX_OK;
 }

@@ -45,7 +45,7 @@ static void allocate_weights(cursor *c, ax_param *p)
     if (!c->base)
         return;
     int64_t offset = ax_param_offset(c->ctx, p, &p->rounded.layout, &p->rest.layout);
-    p->rounded.data = (char *)p->rest.data + offset * (int64_t)ax_dtype_size(p->rest.dtype);
+    p->rounded.data = ax_param_at(&p->rest, offset);
     if (!ax_param_rounds(p))
         p->state[AX_STATE_MASTER].data = p->rounded.data;
 }

@@ -79,11 +79,6 @@ static piece piece_of(const ax_tensor *t, int64_t n, int64_t index)
             .kind = AX_MESSAGE_WEIGHT, .dtype = t->dtype, .micro_batch = index, .ndim = 1, .dim = {count}}};
 }
 
-static void *at(const ax_tensor *t, int64_t element)
-{
-    return (char *)t->data + element * (int64_t)ax_dtype_size(t->dtype);
-}
-
 /* If `sends` is true, sends this rank's box of t to rank `peer` along pipe; otherwise receives the box from
  * that rank. */
 static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends, int peer)
@@ -94,8 +89,10 @@ static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends
         AX_TRY(ax_wait(&work[i % WINDOW]));
         piece p = piece_of(t, n, i);
         if (i < pieces)
-            AX_TRY(sends ? ax_send(comm, ctx->stream, &p.message, at(t, p.first), peer, &work[i % WINDOW])
-                         : ax_recv(comm, ctx->stream, &p.message, at(t, p.first), peer, &work[i % WINDOW]));
+            AX_TRY(sends ? ax_send(comm, ctx->stream, &p.message, ax_param_at(t, p.first), peer,
+                                   &work[i % WINDOW])
+                         : ax_recv(comm, ctx->stream, &p.message, ax_param_at(t, p.first), peer,
+                                   &work[i % WINDOW]));
     }
     return AX_OK;
 }
@@ -112,9 +109,9 @@ static ax_status receive_and_add(ax_param_set *set, ax_comm *comm, const ax_tens
             piece old = piece_of(t, n, i - WINDOW);
             AX_TRY(ax_wait(&work[k]));
             AX_TRY(ax_run_add(ctx->stream, &(ax_add_args){.n = old.count,
-                                                          .a = at(t, old.first),
+                                                          .a = ax_param_at(t, old.first),
                                                           .b = set->flow->tied_piece[k],
-                                                          .y = at(t, old.first),
+                                                          .y = ax_param_at(t, old.first),
                                                           .dtype = t->dtype}));
         }
         piece p = piece_of(t, n, i);

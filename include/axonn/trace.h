@@ -19,11 +19,13 @@ typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
     const char *device; /* name of the device, such as "cpu" */
     int threads, ranks;
-    const char *grid;      /* the grid of ranks, such as "data=1 pipe=1 x=1 y=1 z=1" */
-    const char *strategy;  /* strategy of parallelism, such as "axonn"; NULL: written as null */
-    int zero;              /* ZeRO stage, 0 to 3 */
-    const char *precision; /* compute dtype, such as "bf16" */
-    const char *model;     /* family, layers x width, such as "gpt2 6 x 256" */
+    const char *grid;       /* the grid of ranks, such as "data=1 pipe=1 x=1 y=1 z=1" */
+    const char *strategy;   /* strategy of parallelism, such as "axonn"; NULL: written as null */
+    int zero;               /* ZeRO stage, 0 to 3 */
+    const char *precision;  /* compute dtype, such as "bf16" */
+    const char *grad_dtype; /* dtype of the gradients of matrices */
+    const char *offload;    /* where the optimizer's state is: "none", "host" or "file" */
+    const char *model;      /* family, layers x width, such as "gpt2 6 x 256" */
     int64_t parameters;
     int64_t steps;         /* number of steps of the whole run, for the estimate of the time left */
     int64_t goldfish_k;    /* the goldfish loss drops about one of k targets; 0: there is none */

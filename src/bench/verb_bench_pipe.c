@@ -340,7 +340,7 @@ static const char *const time_names[TIMES] = {"step", "pipeline", "rest", "reduc
                          *const time_heads[TIMES] = {"step", "pipeline", "reduction and update",
                                                      "reduction alone", "update alone"};
 
-static const char *const places[] = {"none", "host", "file"}, *const updates[] = {"auto", "device", "host"};
+static const char *const updates[] = {"auto", "device", "host"};
 
 static void summarize(const timed *t, int64_t n, ax_spread out[TIMES])
 {
@@ -357,8 +357,8 @@ static json_t *pack_end(const bench *b, const timed *t)
     const ax_offload *by = &b->ctx->parallel.offload;
     ax_spread spread[TIMES];
     json_t *out = json_pack("{s:I, s:s, s:s, s:I, s:I}", "elements", (json_int_t)t->end->update.elements,
-                            "offload", places[by->optimizer], "update", updates[by->update], "bucket",
-                            (json_int_t)by->bucket, "chunk", (json_int_t)t->end->chunk);
+                            "offload", ax_offload_place_name(by->optimizer), "update", updates[by->update],
+                            "bucket", (json_int_t)by->bucket, "chunk", (json_int_t)t->end->chunk);
     summarize(t, b->args->seeds, spread);
     for (int i = 0; i < TIMES; i++)
         json_object_set_new(out, time_names[i],
@@ -431,7 +431,7 @@ static void print_head(const bench *b)
     }
     const ax_offload *by = &b->ctx->parallel.offload;
     printf("%lld elements on each rank, offload %s", (long long)b->ends->update.elements,
-           places[by->optimizer]);
+           ax_offload_place_name(by->optimizer));
     if (by->optimizer)
         printf(", update %s, buckets of %lld", updates[by->update], (long long)by->bucket);
     printf("; milliseconds, medians of %lld seeds [least, most]\n\nschedule    slack postpone chunk",

@@ -259,15 +259,30 @@ static void check_goldfish_is_on(ax_config *cfg)
                             "data.goldfish.k, or leave this key out");
 }
 
-/* The same for the other keys offload.* if no state is offloaded. */
-static void check_offload_is_on(ax_config *cfg)
+/* The same for the keys offload.* that have no effect with the other settings. */
+static void check_offload(ax_config *cfg)
 {
     static const char *const others[] = {"offload.dir", "offload.bucket", "offload.chunk", "offload.update",
-                                         NULL};
-    if (ax_option_ok(cfg->set, "offload.optimizer") && !cfg->offload.optimizer)
+                                         NULL},
+                             *const dir[] = {"offload.dir", NULL}, *const chunk[] = {"offload.chunk", NULL};
+    if (!ax_option_ok(cfg->set, "offload.optimizer"))
+        return;
+    if (cfg->offload.optimizer == AX_OFFLOAD_NONE) {
         config_check_unused(cfg, others,
                             "has no effect while offload.optimizer is none: set offload.optimizer to host or "
                             "file, or leave this key out");
+        return;
+    }
+    if (cfg->offload.optimizer == AX_OFFLOAD_HOST)
+        config_check_unused(
+            cfg, dir,
+            "has no effect while offload.optimizer is host: set offload.optimizer to file, or "
+            "leave this key out");
+    if (ax_option_ok(cfg->set, "optim.clip") && cfg->optim.clip > 0)
+        config_check_unused(
+            cfg, chunk,
+            "needs optim.clip: 0, because clipping needs the norm of the whole gradient before "
+            "the first update: set optim.clip to 0, or leave this key out");
 }
 
 void config_check_goldfish(ax_config *cfg)
@@ -492,7 +507,7 @@ void config_check(ax_config *cfg)
     check_grad_dtype(cfg);
     check_valid(cfg);
     check_goldfish_is_on(cfg);
-    check_offload_is_on(cfg);
+    check_offload(cfg);
     check_grid(cfg);
     check_pipe_keys(cfg);
     check_chunks(cfg);

@@ -10,6 +10,12 @@
 
 #include <stdlib.h>
 
+const char *ax_offload_place_name(ax_offload_place place)
+{
+    static const char *const names[] = {"none", "host", "file"};
+    return names[place];
+}
+
 ax_status ax_offload_resolve(const char *device, ax_offload *by)
 {
     bool access;

@@ -50,10 +50,13 @@ static ax_status open_file(ax_state_store *s, const char *dir)
     AX_CHECK(s->fd >= 0, AX_ERR_DATA,
              "offload.dir: no file for the optimizer's state can be created in %s: %s", dir, strerror(errno));
     int error = posix_fallocate(s->fd, 0, (off_t)s->bytes);
-    AX_CHECK(!error, AX_ERR_DATA,
-             "offload.dir: %s of the optimizer's state cannot be reserved in %s: %s. Give a directory with "
-             "more space as offload.dir, or keep the state in host memory (offload.optimizer: host)",
-             ax_format_bytes((double)s->bytes, size), dir, strerror(error));
+    AX_CHECK(
+        !error, AX_ERR_DATA,
+        "offload.dir: %s of the optimizer's state cannot be reserved in %s: %s. %s, or keep the state in "
+        "host memory (offload.optimizer: host)",
+        ax_format_bytes((double)s->bytes, size), dir, strerror(error),
+        error == EFBIG ? "Raise the limit of a file's size (ulimit -f; some file systems have a limit, too)"
+                       : "Give a directory with more space as offload.dir");
     return AX_OK;
 }
 

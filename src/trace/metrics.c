@@ -132,13 +132,14 @@ static ax_status describe(ax_metrics *m, int64_t resume_step)
 {
     const ax_metrics_run *r = &m->run;
     json_t *json = json_pack(
-        "{s:s, s:s, s:s?, s:s?, s:s?, s:i, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
+        "{s:s, s:s, s:s?, s:s?, s:s?, s:i, s:s?, s:s?, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, "
+        "s:s?, s:f}",
         "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid", r->grid, "strategy",
-        r->strategy, "zero", r->zero, "device", r->device, "precision", r->precision, "threads", r->threads,
-        "ranks", r->ranks, "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps,
-        "goldfish_k", (json_int_t)r->goldfish_k, "mem_planned", (json_int_t)r->mem_planned, "mem_baseline",
-        (json_int_t)r->mem_baseline, "peak_flops_per_s",
-        r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
+        r->strategy, "zero", r->zero, "device", r->device, "precision", r->precision, "grad_dtype",
+        r->grad_dtype, "offload", r->offload, "threads", r->threads, "ranks", r->ranks, "parameters",
+        (json_int_t)r->parameters, "steps", (json_int_t)r->steps, "goldfish_k", (json_int_t)r->goldfish_k,
+        "mem_planned", (json_int_t)r->mem_planned, "mem_baseline", (json_int_t)r->mem_baseline,
+        "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
         r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
     if (json && resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));

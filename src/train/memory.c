@@ -61,8 +61,7 @@ static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
                  (long long)plan->bucket, plan->slots,
                  saved < state / 2 ? ": a smaller offload.bucket saves more" : "");
     ax_log(AX_LOG_INFO, "offload.optimizer %s saves %s of device memory on rank 0, %.1f %%%s",
-           by->optimizer == AX_OFFLOAD_FILE ? "file" : "host", ax_format_bytes(saved, size),
-           100 * saved / without, ring);
+           ax_offload_place_name(by->optimizer), ax_format_bytes(saved, size), 100 * saved / without, ring);
 }
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
@@ -95,26 +94,27 @@ static ax_status fits_all(const ax_train_run *run, const ax_memory *need, ax_mac
     return AX_OK;
 }
 
-/* Advises fewer threads if three conditions hold: ranks have several threads, the run would fit without the
- * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. Then
- * writes the advice to `out` and sets *helps to true; otherwise sets *helps to false. */
-static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size,
-                                 bool *helps)
+/* The text between what a list has so far and what is added to it. */
+static const char *joint(const char *list, const char *between) { return *list ? between : ""; }
+
+/* Suggests fewer threads if three conditions hold: ranks have several threads, the run would fit without the
+ * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. */
+static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE];
     ax_memory rest = *memory;
     int threads = run->plan.threads.count;
     ax_machine m;
+    bool fits;
+    char text[32];
     rest.bytes[AX_MEMORY_WORKSPACE] = 0;
-    AX_TRY(fits_all(run, &rest, &m, helps));
+    AX_TRY(fits_all(run, &rest, &m, &fits));
     int64_t little = threads == 1 || scratch <= ax_memory_total(&rest) / 2; /* may differ between ranks of
                                                                                different pipeline stages */
     AX_TRY(ax_train_max(run, &little, 1));
-    *helps = *helps && !little;
-    char text[32];
-    if (*helps)
-        snprintf(out, size, "%s are scratch memory of the %d threads of each rank: set `threads` lower",
-                 ax_format_bytes((double)scratch, text), threads);
+    if (fits && !little)
+        ax_text_add(out, size, "%s%s are scratch memory of the %d threads of each rank: set `threads` lower",
+                    joint(out, "; or "), ax_format_bytes((double)scratch, text), threads);
     return AX_OK;
 }
 
@@ -125,7 +125,7 @@ typedef struct change {
     char what[192]; /* the changed keys and their values, for the advice */
 } change;
 
-/* Plans the run with the change. If the run then fits, writes the advice to `out` and sets *helps to true. */
+/* Plans the run with the change, and suggests it if the run then fits: then sets *helps to true. */
 static ax_status try_change(const ax_train_run *run, const change *c, char *out, size_t size, bool *helps)
 {
     ax_engine_plan plan;
@@ -136,13 +136,20 @@ static ax_status try_change(const ax_train_run *run, const change *c, char *out,
     ax_engine_plan_fini(&plan);
     AX_TRY(fits_all(run, &need, &m, helps));
     if (*helps)
-        snprintf(out, size, "%s would fit (%s)", c->what, ax_format_bytes(ax_machine_need(&m), text));
+        ax_text_add(out, size, "%s%s would fit (%s)", joint(out, "; or "), c->what,
+                    ax_format_bytes(ax_machine_need(&m), text));
     return AX_OK;
 }
 
+/* Adds a key and its value to the text of the change. */
 static void add_key(change *c, const char *text)
 {
-    ax_text_add(c->what, sizeof c->what, "%s%s", *c->what ? " with " : "", text);
+    ax_text_add(c->what, sizeof c->what, "%s%s", joint(c->what, " with "), text);
+}
+
+static void add_number(change *c, const char *key, int64_t value)
+{
+    ax_text_add(c->what, sizeof c->what, "%s%s: %lld", joint(c->what, " with "), key, (long long)value);
 }
 
 /* Changes settings of the pipeline so that its stages hold the fewest micro-batches. Returns false if there
@@ -164,8 +171,7 @@ static bool hold_fewest(const ax_train_run *run, change *c)
 }
 
 /* Tries, on top of the changes in `base`, smaller micro-batches, from large to small, and then full
- * recomputation with micro-batches from the present size down. Writes the first of these changes that fits to
- * `out`. */
+ * recomputation with micro-batches from the present size down. Suggests the first of these that fits. */
 static ax_status suggest_micro_batch(const ax_train_run *run, const change *base, char *out, size_t size,
                                      bool *helps)
 {
@@ -178,13 +184,15 @@ static ax_status suggest_micro_batch(const ax_train_run *run, const change *base
             if ((!full && micro == most) || !ax_config_fits_pipe(run->config, micro))
                 continue;
             change c = *base;
-            snprintf(c.what, sizeof c.what, "train.micro_batch: %lld", (long long)micro);
+            c.micro_batch = micro;
+            c.recompute = full ? 1 : options->recompute;
+            *c.what = '\0';
+            if (micro != most)
+                add_number(&c, "train.micro_batch", micro);
             if (full)
                 add_key(&c, "train.recompute: full");
             if (*base->what)
                 add_key(&c, base->what);
-            c.micro_batch = micro;
-            c.recompute = full ? 1 : options->recompute;
             AX_TRY(try_change(run, &c, out, size, helps));
             if (*helps)
                 return AX_OK;
@@ -192,50 +200,102 @@ static ax_status suggest_micro_batch(const ax_train_run *run, const change *base
     return AX_OK;
 }
 
-/* Tries to keep the optimizer's state in host memory, then in a file, with the other settings as given. */
-static ax_status suggest_offload(const ax_train_run *run, const change *as_given, char *out, size_t size,
-                                 bool *helps)
+/* Sets the bucket of `c`, whose state is offloaded, to 1/32 of the elements that the rank with the most
+ * offloads, if that is smaller: the ring is then a small part of what it replaces. */
+static ax_status shrink_bucket(const ax_train_run *run, change *c)
+{
+    ax_engine_plan plan;
+    int64_t *bucket = &c->parallel.offload.bucket, elements = 0;
+    AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
+    const bool ring = plan.slots;
+    if (ring)
+        elements = (int64_t)(plan.offloaded / (plan.memory.bytes[AX_MEMORY_RING] / plan.slots / plan.bucket));
+    ax_engine_plan_fini(&plan);
+    AX_TRY(ax_train_max(run, &elements, 1));
+    int64_t smaller = AX_UPDATE_UNIT;
+    while (smaller * 2 <= elements / 32)
+        smaller *= 2;
+    if (elements && smaller < *bucket)
+        add_number(c, "offload.bucket", *bucket = smaller);
+    return AX_OK;
+}
+
+/* Tries to keep the optimizer's state in host memory, then in a file: on top of the changes in `base`, and
+ * with a smaller bucket if need be. With micro_batch, tries smaller micro-batches and recomputation on top of
+ * that. */
+static ax_status suggest_offload(const ax_train_run *run, const change *base, bool micro_batch, char *out,
+                                 size_t size, bool *helps)
 {
     *helps = false;
-    for (int to_file = 0; to_file < 2 && !*helps; to_file++) {
-        change c = *as_given;
-        ax_offload_place place = to_file ? AX_OFFLOAD_FILE : AX_OFFLOAD_HOST;
-        if (c.parallel.offload.optimizer >= place) /* the places are in order of what the machine needs */
+    for (int i = AX_OFFLOAD_HOST; i <= AX_OFFLOAD_FILE && !*helps; i++) {
+        ax_offload_place place = (ax_offload_place)i, given = base->parallel.offload.optimizer;
+        change c = *base;
+        if (place < given) /* the places are in order of what the machine needs */
             continue;
         c.parallel.offload.optimizer = place;
-        add_key(&c, to_file ? "offload.optimizer: file" : "offload.optimizer: host");
-        AX_TRY(try_change(run, &c, out, size, helps));
+        if (place != given)
+            ax_text_add(c.what, sizeof c.what, "%soffload.optimizer: %s", joint(c.what, " with "),
+                        ax_offload_place_name(place));
+        if (place != given && !micro_batch)
+            AX_TRY(try_change(run, &c, out, size, helps));
+        const int64_t bucket = c.parallel.offload.bucket;
+        if (!*helps)
+            AX_TRY(shrink_bucket(run, &c));
+        if (!*helps && !micro_batch && c.parallel.offload.bucket != bucket)
+            AX_TRY(try_change(run, &c, out, size, helps));
+        if (micro_batch)
+            AX_TRY(suggest_micro_batch(run, &c, out, size, helps));
     }
     return AX_OK;
 }
 
-/* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
- * holds fewer micro-batches; smaller micro-batches, or full recomputation; the same in a pipeline that holds
- * fewer micro-batches; optimizer state that is not on the device. If none of these changes would, advises to
- * divide the model among more ranks. All ranks do the same search. */
+/* Writes to `out` changes that would make the run fit, one of each kind: of the batch (a pipeline that holds
+ * fewer micro-batches; smaller micro-batches, or full recomputation; both); optimizer state that is not on
+ * the device; fewer threads. If none does, the first that fits of changes of the batch and offloaded state
+ * together. If none of these does, advises to divide the model among more ranks. All ranks do the same
+ * search. */
 static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,
                              .micro_batch = run->plan.options.micro_batch,
                              .recompute = run->plan.options.recompute};
     change fewest = as_given;
-    bool helps, fewer = hold_fewest(run, &fewest);
-    AX_TRY(suggest_threads(run, memory, out, size, &helps));
-    if (!helps && fewer)
+    bool helps = false, fewer = hold_fewest(run, &fewest);
+    *out = '\0';
+    if (fewer)
         AX_TRY(try_change(run, &fewest, out, size, &helps));
     if (!helps)
         AX_TRY(suggest_micro_batch(run, &as_given, out, size, &helps));
     if (!helps && fewer)
         AX_TRY(suggest_micro_batch(run, &fewest, out, size, &helps));
-    if (!helps)
-        AX_TRY(suggest_offload(run, &as_given, out, size, &helps));
-    if (!helps)
+    AX_TRY(suggest_offload(run, &as_given, false, out, size, &helps));
+    AX_TRY(suggest_threads(run, memory, out, size));
+    if (!*out)
+        AX_TRY(suggest_offload(run, &fewest, true, out, size, &helps));
+    if (!*out)
         snprintf(
             out, size,
-            "even train.micro_batch: 1 with train.recompute: full%s%s does not fit: divide the model among "
-            "more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce model.seq_len",
-            fewer ? " with " : "", fewest.what);
+            "even train.micro_batch: 1 with train.recompute: full with offload.optimizer: file%s%s does not "
+            "fit: divide the model among more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce "
+            "model.seq_len",
+            joint(fewest.what, " with "), fewest.what);
     return AX_OK;
+}
+
+/* Sets *out to the machine's memory and the least that a rank needs for the model's weights and gradients,
+ * and unless `offloads` for its optimizer state: if these are divided evenly among the ranks. */
+static ax_status find_least(const ax_train_run *run, bool offloads, int64_t parameters, ax_machine *out)
+{
+    const ax_model_config *model = &run->inputs.model;
+    bool adapted = ax_model_config_is_adapted(model);
+    double frozen = adapted ? (double)parameters : 0,
+           trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
+    /* With offloaded state, weights and gradients in the compute dtype are the least. */
+    const double size = (double)ax_dtype_size(run->plan.compute),
+                 each = offloads ? 2 * size : (2 + run->plan.options.optim->moments) * (double)sizeof(float),
+                 need = (frozen * size + trained * each) / ax_comm_size(run->world);
+    const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
+    return find_machine(run, &least, out);
 }
 
 /* On a grid without pipeline stages, fails if weights, gradients and the optimizer state on the device do not
@@ -243,30 +303,23 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
  * memory is planned, because planning takes long for very deep models. */
 static ax_status check_parameters(const ax_train_run *run)
 {
+    const bool offloads = run->plan.parallel.offload.optimizer != AX_OFFLOAD_NONE;
     int64_t parameters, matmul;
-    ax_machine m;
+    ax_machine m, offloaded;
+    char what[128];
     if (run->plan.grid.of[AX_PIPE] > 1) /* pipeline stages hold parts of the model of different sizes */
         return AX_OK;
-    const ax_model_config *model = &run->inputs.model;
-    ax_model_config_params(model, &parameters, &matmul);
-    bool adapted = ax_model_config_is_adapted(model);
-    double frozen = adapted ? (double)parameters : 0,
-           trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
-    /* With offloaded state, weights and gradients in the compute dtype are the least. */
-    const bool offloads = run->plan.parallel.offload.optimizer != AX_OFFLOAD_NONE;
-    const double size = (double)ax_dtype_size(run->plan.compute),
-                 each = offloads ? 2 * size : (2 + run->plan.options.optim->moments) * (double)sizeof(float);
-    double need = (frozen * size + trained * each) / ax_comm_size(run->world);
-    char what[128];
-    const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
-    AX_TRY(find_machine(run, &least, &m));
+    ax_model_config_params(&run->inputs.model, &parameters, &matmul);
+    AX_TRY(find_least(run, offloads, parameters, &m));
+    AX_TRY(find_least(run, true, parameters, &offloaded));
     snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need at least",
              offloads ? " and gradients" : ", gradients and optimizer state", (long long)parameters);
     return ax_machine_check(
         &m, what,
-        offloads ? "the model is too large; use more machines or GPUs, or a smaller model"
-                 : "keep the optimizer's state elsewhere (offload.optimizer: file; on a GPU also host), or "
-                   "use more machines or GPUs, or a smaller model");
+        offloads || !ax_machine_fits(&offloaded)
+            ? "the model is too large; use more machines or GPUs, or a smaller model"
+            : "keep the optimizer's state elsewhere (offload.optimizer: file; on a GPU also host), or "
+              "use more machines or GPUs, or a smaller model");
 }
 
 /* Sets *need to the bytes that the largest rank needs with this recomputation, and *fit to whether the memory
@@ -332,7 +385,7 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
     AX_TRY(fits_all(run, memory, &m, &fit));
     if (fit)
         return AX_OK;
-    char advice[512];
+    char advice[1024];
     AX_TRY(suggest(run, memory, advice, sizeof advice));
     return ax_machine_check(&m, "a step needs", advice);
 }

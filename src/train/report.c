@@ -224,24 +224,27 @@ ax_status ax_report_open_metrics(const ax_train_run *run, ax_train_report *repor
     log_schedule(run);
     log_dropout(run);
     log_goldfish(run);
-    return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
-                                             .device = c->device,
-                                             .threads = run->state.ctx->dev->threads,
-                                             .ranks = ax_comm_size(run->world),
-                                             .grid = grid,
-                                             .strategy = c->strategy,
-                                             .zero = (int)c->zero,
-                                             .precision = ax_config_dtype_name(c->train.precision),
-                                             .model = model,
-                                             .parameters = parameters,
-                                             .steps = c->train.steps,
-                                             .goldfish_k = c->data.goldfish.k,
-                                             .peak_flops = report->peak_flops,
-                                             .peak_from = "multiply-adds in registers, measured at start-up",
-                                             .mem_planned = run->plan.mem_planned,
-                                             .mem_baseline = report->baseline,
-                                             .log_interval = c->run.log_interval},
-                           run->state.step, &report->metrics);
+    return ax_metrics_open(
+        &(ax_metrics_run){.dir = c->run.dir,
+                          .device = c->device,
+                          .threads = run->state.ctx->dev->threads,
+                          .ranks = ax_comm_size(run->world),
+                          .grid = grid,
+                          .strategy = c->strategy,
+                          .zero = (int)c->zero,
+                          .precision = ax_config_dtype_name(c->train.precision),
+                          .grad_dtype = ax_config_dtype_name(c->train.grad_dtype),
+                          .offload = ax_offload_place_name(run->plan.parallel.offload.optimizer),
+                          .model = model,
+                          .parameters = parameters,
+                          .steps = c->train.steps,
+                          .goldfish_k = c->data.goldfish.k,
+                          .peak_flops = report->peak_flops,
+                          .peak_from = "multiply-adds in registers, measured at start-up",
+                          .mem_planned = run->plan.mem_planned,
+                          .mem_baseline = report->baseline,
+                          .log_interval = c->run.log_interval},
+        run->state.step, &report->metrics);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */

@@ -95,6 +95,10 @@ static void rules_over_keys(void **state)
          "(32)"},
         {"model: {family: gpt2}\ndata: {train: x}\noffload: {dir: /nvme}\n",
          "t.yaml:3:16: offload.dir: has no effect while offload.optimizer is none: "},
+        {"model: {family: gpt2}\ndata: {train: x}\noffload: {optimizer: host, dir: /nvme}\n",
+         "t.yaml:3:33: offload.dir: has no effect while offload.optimizer is host: "},
+        {"model: {family: gpt2}\ndata: {train: x}\noffload: {optimizer: host, chunk: 8}\n",
+         "t.yaml:3:35: offload.chunk: needs optim.clip: 0, because "},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
          "t.yaml:2:37: data.goldfish.window: has no effect while data.goldfish.k is 0 (no goldfish loss): "},
         {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "

@@ -40,8 +40,8 @@ static void rows_have_the_documented_keys(void **state)
 
     json_t *rows = read_rows(*state, "metrics.jsonl"), *row = json_array_get(rows, 0);
     assert_int_equal(json_array_size(rows), 4);
-    static const char *const texts[] = {"version", "commit",    "grid",     "device",
-                                        "model",   "precision", "peak_from"};
+    static const char *const texts[] = {"version",   "commit",     "grid",    "device",   "model",
+                                        "precision", "grad_dtype", "offload", "peak_from"};
     for (size_t i = 0; i < AX_COUNT(texts); i++)
         assert_true(json_is_string(json_object_get(row, texts[i])));
     same_double(number(row, "peak_flops_per_s"), 1e12);

@@ -24,6 +24,8 @@ static inline ax_metrics_run quiet_run(const char *dir)
                             .ranks = 1,
                             .grid = "data=1 pipe=1 x=1 y=1 z=1",
                             .precision = "fp32",
+                            .grad_dtype = "fp32",
+                            .offload = "none",
                             .model = "gpt2 6 x 256",
                             .parameters = 10000000,
                             .steps = 100,

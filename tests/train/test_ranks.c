@@ -182,10 +182,12 @@ static void too_little_memory_for_slots(void **state)
                          "pipe.schedule=gpipe",
                (long long)seq_len, (long long)(2 * slots));
     if (!SANITIZED) /* sanitizers reserve terabytes */
-        run_limited(3, "even train.micro_batch: 1 with train.recompute: full does not fit", RLIMIT_AS,
-                    (rlim_t)264 << 20,
-                    RANK_KEYS "ranks=2 grid.pipe=2 pipe.schedule=interleaved model.seq_len=1048576 "
-                              "train.micro_batch=3 train.global_batch=6");
+        run_limited(
+            3,
+            "even train.micro_batch: 1 with train.recompute: full with offload.optimizer: file does not fit",
+            RLIMIT_AS, (rlim_t)264 << 20,
+            RANK_KEYS "ranks=2 grid.pipe=2 pipe.schedule=interleaved model.seq_len=1048576 "
+                      "train.micro_batch=3 train.global_batch=6");
 }
 
 /* Untied models have the same bits on any number of stages, so a run that changes it ends with the same

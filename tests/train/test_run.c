@@ -477,8 +477,11 @@ static void too_little_memory(void **state)
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld", (long long)(free_bytes / (24 * 4 * 20)));
-    run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: divide the model", "%s",
-               keys);
+    run_expect(
+        3,
+        "even train.micro_batch: 1 with train.recompute: full with offload.optimizer: file does not fit: "
+        "divide the model",
+        "%s", keys);
     /* Activations of about eight times the free memory, in 64 rows: a smaller micro-batch fits. */
     int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld train.global_batch=%lld train.micro_batch=%lld",
@@ -506,6 +509,15 @@ static void a_limit_of_device_memory(void **state)
                (long long)planned - 1);
     run_expect(3, ": train.micro_batch: 1 would fit (", "%sruntime.device_memory=%lld", keys,
                (long long)planned - 1);
+    /* Each kind of change that fits is named, and if none does, those that fit together. */
+    run_expect(3, "; or offload.optimizer: host would fit (", "%sruntime.device_memory=%lld", keys,
+               (long long)planned - 1);
+    sh("rm -rf run");
+    run_expect(0, NULL, "%strain.micro_batch=1 offload.optimizer=host", keys);
+    const int64_t least = (int64_t)first_number("run/metrics.jsonl", "\"mem_planned\":");
+    sh("rm -r run");
+    run_expect(3, ": train.micro_batch: 1 with offload.optimizer: host would fit (",
+               "%sruntime.device_memory=%lld", keys, (long long)least);
     assert_false(ax_path_exists("run/metrics.jsonl"));
     run_expect(0, " (runtime.device_memory): weights ", "%sruntime.device_memory=%lld", keys,
                (long long)planned);

@@ -1,4 +1,4 @@
-/* Opens a MODEL argument on the ranks of a grid. */
+/* Opens a MODEL argument on the ranks of a grid, or finds its directory. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -104,4 +104,22 @@ ax_status model_close(opened_model *opened, ax_status status)
     ax_ctx_destroy(&opened->ctx);
     ax_pretrained_close(&opened->model);
     return cli_world_close(&opened->world, status);
+}
+
+/* ---- without a grid ------------------------------------------------------------------------------ */
+
+ax_status cli_use_model(const char *model, ax_status (*use)(void *user, const char *dir), void *user)
+{
+    char *dir = NULL;
+    bool gone;
+    ax_status status;
+    do {
+        free(dir);
+        AX_TRY(ax_ckpt_find_model(model, &dir));
+        cli_stop_catch();
+        status = use(user, dir);
+        gone = status == AX_ERR_DATA && !ax_path_exists(dir);
+    } while (gone);
+    free(dir);
+    return status;
 }

@@ -1,4 +1,5 @@
-/* Opens a model on a grid of ranks; for all verbs that run a model. */
+/* Opens a model on a grid of ranks, for all verbs that run a model; finds its directory, for those that copy
+ * it. */
 #ifndef AX_CLI_MODEL_H
 #define AX_CLI_MODEL_H
 
@@ -74,5 +75,10 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out);
 /* Closes the model, destroys the communicator of all ranks, and prints the error of `status`, as
  * cli_world_close does. Returns `status`. */
 ax_status model_close(opened_model *opened, ax_status status);
+
+/* Calls `use` with the directory to which MODEL leads: a model, or the newest checkpoint if MODEL is a run.
+ * If the run removes this checkpoint meanwhile, calls `use` again with the one that is then the newest.
+ * Signals are caught (cli_stop_catch). */
+ax_status cli_use_model(const char *model, ax_status (*use)(void *user, const char *dir), void *user);
 
 #endif

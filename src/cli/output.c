@@ -136,6 +136,12 @@ void cli_progress_update(cli_progress *progress, int64_t done, int64_t total)
     fflush(stderr);
 }
 
+bool cli_progress_show(void *progress, int64_t done, int64_t total)
+{
+    cli_progress_update(progress, done, total);
+    return !cli_stop_wanted();
+}
+
 void cli_progress_end(cli_progress *progress)
 {
     if (progress->terminal)

@@ -176,6 +176,9 @@ void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
 /* Shows the progress, unless it was shown less than 0.1 s ago (ten seconds, if stderr is no terminal); so
  * this function may be called often. total <= 0: not known. */
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
+/* Shows the progress of an operation of the library that calls this back with a cli_progress. Returns false,
+ * which ends the operation, once a signal was caught. */
+bool cli_progress_show(void *progress, int64_t done, int64_t total);
 /* Removes the bar from the terminal. */
 void cli_progress_end(cli_progress *progress);
 

@@ -1,8 +1,7 @@
 /* axonn ckpt convert: writes a model with another dtype, in other shards, or merged with an adapter. */
-#include "verb.h"
-
 #include "axonn/config.h"
 #include "axonn/infer.h"
+#include "model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,30 +48,16 @@ static ax_status read_size(const char *text, int64_t *out)
     return AX_OK;
 }
 
-static bool show(void *user, int64_t done, int64_t total)
-{
-    cli_progress_update(user, done, total);
-    return !cli_stop_wanted();
-}
+typedef struct conversion {
+    ax_conversion_args how;
+    ax_conversion result;
+} conversion;
 
-/* Converts the directory to which MODEL leads: a model, or the newest checkpoint if MODEL is a run. If the
- * run removes this checkpoint during the conversion, starts again with the checkpoint that is then the
- * newest. */
-static ax_status convert(const convert_args *a, ax_conversion_args *how, ax_conversion *result)
+static ax_status convert(void *raw, const char *dir)
 {
-    char *dir = NULL;
-    bool gone;
-    ax_status status;
-    do {
-        free(dir);
-        AX_TRY(ax_ckpt_find_model(a->model, &dir));
-        how->dir = dir;
-        cli_stop_catch();
-        status = ax_model_convert(how, result);
-        gone = status == AX_ERR_DATA && !ax_path_exists(dir);
-    } while (gone);
-    free(dir);
-    return status;
+    conversion *c = raw;
+    c->how.dir = dir;
+    return ax_model_convert(&c->how, &c->result);
 }
 
 static ax_status report(const convert_args *a, const ax_conversion *r, double seconds)
@@ -96,15 +81,16 @@ static ax_status run_convert(const void *raw)
     const convert_args *a = raw;
     double start = ax_now();
     cli_progress progress;
-    ax_conversion result;
-    ax_conversion_args how = {
-        .out = a->out, .dtype = ax_config_dtype_of(a->dtype), .progress = show, .user = &progress};
-    AX_TRY(read_size(a->shard_size, &how.shard_bytes));
+    conversion c = {.how = {.out = a->out,
+                            .dtype = ax_config_dtype_of(a->dtype),
+                            .progress = cli_progress_show,
+                            .user = &progress}};
+    AX_TRY(read_size(a->shard_size, &c.how.shard_bytes));
     cli_progress_start(&progress, "converting", true);
-    ax_status status = convert(a, &how, &result);
+    ax_status status = cli_use_model(a->model, convert, &c);
     cli_progress_end(&progress);
     AX_TRY(status);
-    return report(a, &result, ax_now() - start);
+    return report(a, &c.result, ax_now() - start);
 }
 
 const cli_verb verb_ckpt_convert = {

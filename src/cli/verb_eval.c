@@ -86,12 +86,6 @@ static ax_status report(const args *a, const ax_evaluation *e)
     return AX_OK;
 }
 
-static bool show(void *user, int64_t done, int64_t total)
-{
-    cli_progress_update(user, done, total);
-    return !cli_stop_wanted();
-}
-
 /* Chooses the length of rows if --seq-len does not give it, and logs why. */
 static ax_status choose_length(const args *a, const opened_model *m, ax_data *data, ax_row_shape *shape)
 {
@@ -147,8 +141,8 @@ static ax_status evaluate(const args *a, opened_model *m, const ax_data *data, c
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;
-    ax_status status =
-        ax_pretrained_eval(m->ctx, &m->model, data, shape, batch_of(a, m, data, shape), show, &progress, &e);
+    ax_status status = ax_pretrained_eval(m->ctx, &m->model, data, shape, batch_of(a, m, data, shape),
+                                          cli_progress_show, &progress, &e);
     cli_progress_end(&progress);
     AX_TRY(status);
     return ax_comm_agree(m->world, m->first ? report(a, &e) : AX_OK);

@@ -1,355 +1,65 @@
-/* Copies a model directory with another dtype or other shards, without building the network. If the directory
- * holds an adapter, copies its base model, with the adapter's updates added.
- *
- * The weight files are opened first, and the small files are copied next. If a training run removes the
- * source, a checkpoint, meanwhile, a missing small file is noticed before the long copy of the weights
- * begins, and weight files that are open stay readable. */
-#include "axonn/infer.h"
+/* Writes a model directory with another dtype or other shards, without building the network. If the directory
+ * holds an adapter, writes its base model, with the adapter's updates added. */
 #include "infer/adapter.h"
-#include "infer/beside.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <fnmatch.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "infer/copy.h"
 
 typedef struct converter {
-    const ax_conversion_args *args;
-    char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
-                                   directory that is renamed to `out` at the end */
-    ax_pretrained model;        /* if args->dir is an adapter's directory: the adapter with its base model */
-    ax_st *from, *to;           /* weight files of the source and of the result; `from` is model.weights if
-                                   args->dir is an adapter's directory */
-    const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
-    const ax_st_array *tied;    /* an array of `from` that the result has twice, the second time as tied_key;
-                                   NULL: none (ax_merge_tied) */
-    const char *tied_key;
-    int64_t done, total; /* `done`: bytes copied from `from` so far; `total`: bytes to copy in all */
+    ax_copy copy;
+    ax_pretrained model; /* if the source is an adapter's directory: the adapter with its base model */
+    ax_st *from;         /* else the source's weight files */
     ax_conversion *result;
 } converter;
 
-static void converter_fini(converter *c)
+/* If the adapter updates array `b`, writes the sum of array `a` and the update. */
+static ax_status merge_array(void *owner, const ax_st_array *a, ax_st *to, const ax_st_array *b, bool *done)
 {
-    if (!c->model.base)
-        ax_st_close(&c->from);
-    ax_st_close(&c->to);
-    ax_pretrained_close(&c->model);
-    free(c->out);
-    free(c->parent);
-    free(c->aside);
-    free(c->order);
-}
-
-/* ---- paths --------------------------------------------------------------------------------------- */
-
-static ax_status find_paths(converter *c)
-{
-    struct stat info;
-    size_t n = strlen(c->args->out);
-    while (n > 1 && c->args->out[n - 1] == '/')
-        n--;
-    AX_TRY(ax_strndup(c->args->out, n, &c->out));
-    AX_CHECK(lstat(c->out, &info), AX_ERR_USAGE,
-             "%s exists; give the name of a directory that does not exist", c->out);
-    AX_CHECK(errno == ENOENT, AX_ERR_DATA, "cannot create %s: %s", c->out, strerror(errno));
-    const char *slash = strrchr(c->out, '/');
-    size_t before = slash ? (size_t)ax_max(slash - c->out, 1) : 1;
-    return ax_strndup(slash ? c->out : ".", before, &c->parent);
-}
-
-/* Creates the hidden directory c->aside, under a name that no other process uses. */
-static ax_status make_aside(converter *c)
-{
-    const char *slash = strrchr(c->out, '/'), *name = slash ? slash + 1 : c->out;
-    size_t n = strlen(c->out) + 64;
-    char *path;
-    AX_TRY(ax_calloc(n, 1, &path));
-    for (int attempt = 0;; attempt++) {
-        snprintf(path, n, "%.*s.%s.tmp.%ld.%d", (int)(name - c->out), c->out, name, (long)getpid(), attempt);
-        if (!mkdir(path, 0777)) {
-            c->aside = path;
-            return AX_OK;
-        }
-        if (errno != EEXIST)
-            break;
-    }
-    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", c->out, strerror(errno));
-    free(path);
-    return status;
-}
-
-/* ---- weights ------------------------------------------------------------------------------------- */
-
-static int by_place(const void *x, const void *y)
-{
-    const ax_st_array *a = *(const ax_st_array *const *)x, *b = *(const ax_st_array *const *)y;
-    return a->file != b->file ? a->file - b->file : (a->offset > b->offset) - (a->offset < b->offset);
-}
-
-static bool is_float(ax_dtype dtype)
-{
-    return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_F16;
-}
-
-/* Plans the weight files of the result, which hold the arrays in the same order as the source. */
-static ax_status plan(converter *c)
-{
-    int n = ax_st_count(c->from);
-    ax_dtype dtype = c->args->dtype;
-    ax_st_array *arrays;
-    AX_TRY(ax_calloc((size_t)n, sizeof *c->order, &c->order));
-    for (int i = 0; i < n; i++)
-        c->order[i] = ax_st_at(c->from, i);
-    qsort(c->order, (size_t)n, sizeof *c->order, by_place);
-    c->tied = c->model.base ? ax_merge_tied(&c->model, &c->tied_key) : NULL;
-    AX_TRY(ax_calloc((size_t)n + 1, sizeof *arrays, &arrays));
-    for (int i = 0; i < n + (c->tied != NULL); i++) {
-        arrays[i] = i < n ? *c->order[i] : *c->tied;
-        bool converted = dtype < AX_DTYPE_COUNT && is_float(arrays[i].dtype) && arrays[i].dtype != dtype;
-        arrays[i].dtype = converted ? dtype : arrays[i].dtype;
-        c->result->converted += converted;
-        c->total += arrays[i].bytes;
-    }
-    if (c->tied)
-        arrays[n].key = c->tied_key;
-    c->result->arrays = n + (c->tied != NULL);
-    ax_status status = ax_st_plan(c->aside, "model", arrays, c->result->arrays, c->args->shard_bytes, &c->to);
-    if (status == AX_OK)
-        status = ax_st_keep_metadata(c->to, c->from);
-    free(arrays);
-    return status;
-}
-
-static ax_status check_space(const converter *c)
-{
-    enum { REST = 64 << 10 }; /* bytes for the last disk block of each file, and for the directory */
-    return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
-}
-
-/* If the source is an adapter and updates array `key` of the result, writes the sum of array `a` and the
- * update. *done is set to whether it has written the array. */
-static ax_status merge_array(converter *c, const ax_st_array *a, const char *key, bool *done)
-{
-    ax_merge_pair pair = {0};
-    *done = false;
-    if (c->model.base)
-        AX_TRY(ax_merge_factors(&c->model, a, key, &pair));
-    if (!pair.a)
+    converter *c = owner;
+    ax_merge_pair pair;
+    AX_TRY(ax_merge_factors(&c->model, a, b->key, &pair));
+    *done = pair.a != NULL;
+    if (!*done)
         return AX_OK;
-    AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
-             "stopped by a signal before %s was complete: nothing was written", c->out);
-    *done = true;
+    AX_TRY(ax_copy_report(&c->copy, 0));
     c->result->merged++;
-    return ax_merge_array(&c->model, &pair, a, c->to, ax_st_find(c->to, key), &c->result->overflows);
+    return ax_merge_array(&c->model, &pair, a, to, b, &c->result->overflows);
 }
 
-/* Writes array `key` of the result, which is array `a` of the source, perhaps with an update. */
-static ax_status copy_array(converter *c, const ax_st_array *a, const char *key)
+static ax_status open_source(converter *c, const char *dir)
 {
-    enum { PIECE = 1 << 20 }; /* number of elements that are copied between two calls of `progress` */
-    const ax_st_array *b = ax_st_find(c->to, key);
-    int64_t elements = ax_st_elements(a), before = c->done;
-    bool merged;
-    AX_TRY(merge_array(c, a, key, &merged));
-    if (merged)
-        elements = 0;
-    for (int64_t first = 0; first < elements; first += PIECE) {
-        int64_t count = ax_min(PIECE, elements - first);
-        c->done = before + (int64_t)((double)first / (double)elements * (double)a->bytes);
-        AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
-                 "stopped by a signal before %s was complete: nothing was written", c->out);
-        AX_TRY(ax_st_copy(c->from, a, c->to, b, first, count, &c->result->overflows));
+    ax_copy *copy = &c->copy;
+    copy->dir = dir;
+    if (ax_ckpt_is_adapter(dir)) {
+        AX_TRY(ax_pretrained_open(dir, &c->model));
+        copy->base = c->model.base;
+        copy->untied = ax_model_config_is_untied_by_adapter(&c->model.config);
+        copy->tied = ax_merge_tied(&c->model, &copy->tied_key);
+        copy->write = merge_array;
+        copy->owner = c;
+        copy->from = c->model.weights;
+    } else {
+        AX_TRY(ax_st_open(dir, &c->from));
+        copy->from = c->from;
     }
-    c->done = before + a->bytes;
-    return AX_OK;
-}
-
-static ax_status copy_weights(converter *c)
-{
-    for (int i = 0; i < c->result->arrays; i++) {
-        const bool again = i == ax_st_count(c->from);
-        const ax_st_array *a = again ? c->tied : c->order[i];
-        int64_t before = c->result->overflows;
-        AX_TRY(copy_array(c, a, again ? c->tied_key : a->key));
-        if (c->result->overflows > before && !before)
-            ax_log(
-                AX_LOG_WARN,
-                "%s: %lld values of array %s are beyond the range of %s and become infinite; choose a dtype "
-                "with a larger range",
-                c->out, (long long)c->result->overflows, a->key, ax_dtype_name(c->args->dtype));
-    }
-    return ax_st_sync(c->to);
-}
-
-/* ---- small files --------------------------------------------------------------------------------- */
-
-/* Writes a file of the result. */
-static ax_status write_file(const converter *c, const char *name, const char *data, size_t size)
-{
-    char *path;
-    AX_TRY(ax_path_join(c->aside, name, &path));
-    ax_status status = ax_file_write_synced(path, data, size);
-    free(path);
-    return status;
-}
-
-static ax_status copy_file(const converter *c, const char *from, const char *name)
-{
-    char *path;
-    AX_TRY(ax_path_join(c->aside, name, &path));
-    ax_status status = ax_file_copy_synced(from, path);
-    free(path);
-    return status;
-}
-
-static ax_status write_config(const converter *c, const char *from)
-{
-    char *text;
-    size_t size;
-    ax_buf out = {0};
-    AX_TRY(ax_file_read(from, &text, &size));
-    ax_status status =
-        ax_model_config_retype(text, size, from, c->args->dtype,
-                               c->model.base && ax_model_config_is_untied_by_adapter(&c->model.config), &out);
-    free(text);
-    if (status == AX_OK)
-        status = write_file(c, "config.json", out.data, out.size);
-    ax_buf_fini(&out);
-    return status;
-}
-
-static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
-
-/* Returns true for a file of the adapter's directory that the merged model must not have: a description of
- * the adapter, or config.json, which is copied from the base model's directory instead. */
-static bool is_of_adapter(const converter *c, const char *dir, const char *name)
-{
-    return dir == c->args->dir && (!strcmp(name, "adapter_config.json") || !strcmp(name, "README.md") ||
-                                   !strcmp(name, "config.json"));
-}
-
-/* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's
- * directory is copied before the base model's directory. So a file of the base model is skipped if the
- * adapter has a file of the same name. */
-static ax_status copy_entry(const converter *c, const char *dir, const char *name)
-{
-    char *path;
-    struct stat info;
-    if (!fnmatch("*.safetensors", name, 0))
-        ax_beside_say_link(dir, name);
-    if (!ax_beside_copied(name) ||
-        (c->model.base && (is_of_adapter(c, dir, name) || ax_dir_has(c->aside, name))))
-        return AX_OK;
-    AX_TRY(ax_path_join(dir, name, &path));
-    bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
-    ax_status status = AX_OK;
-    if (regular)
-        ax_beside_say_link(dir, name);
-    if (there && S_ISDIR(info.st_mode))
-        ax_log(AX_LOG_INFO, "the directory %s is not copied", path);
-    else if (regular && info.st_size > AX_BESIDE_MOST && !is_tokenizer(name))
-        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied: copy it yourself if it is needed",
-               path);
-    else if (regular && !strcmp(name, "config.json"))
-        status = write_config(c, path);
-    else if (regular)
-        status = copy_file(c, path, name);
-    free(path);
-    return status;
-}
-
-static ax_status copy_small_files(const converter *c, const char *dir)
-{
-    ax_strings names;
-    ax_status status = ax_dir_list(dir, &names);
-    for (size_t i = 0; i < names.count && status == AX_OK; i++)
-        status = copy_entry(c, dir, names.items[i]);
-    ax_strings_fini(&names);
-    AX_TRY(status);
-    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA,
-             "%s was removed while its files were copied, perhaps by a run that keeps only its newest "
-             "checkpoints (run.keep_latest)",
-             dir);
-    return AX_OK;
-}
-
-static ax_status copy_all_small_files(const converter *c)
-{
-    AX_TRY(copy_small_files(c, c->args->dir));
-    if (c->model.base)
-        AX_TRY(copy_small_files(c, c->model.base));
-    AX_CHECK(ax_dir_has(c->aside, "config.json"), AX_ERR_DATA,
-             "%s has no config.json, which a model needs: copy it there from the model's source",
-             c->args->dir);
-    return AX_OK;
-}
-
-/* ---- the conversion ------------------------------------------------------------------------------ */
-
-/* Renames the hidden directory c->aside to c->out. Fails if another process has created c->out meanwhile. */
-static ax_status publish(const converter *c)
-{
-    AX_TRY(ax_dir_sync(c->aside));
-    int failed = renameat2(AT_FDCWD, c->aside, AT_FDCWD, c->out, RENAME_NOREPLACE);
-    if (failed && (errno == EINVAL || errno == ENOSYS)) /* the file system has no RENAME_NOREPLACE */
-        failed = rename(c->aside, c->out);
-    AX_CHECK(!failed, AX_ERR_DATA, "cannot rename %s to %s: %s", c->aside, c->out, strerror(errno));
-    return ax_dir_sync(c->parent);
-}
-
-static ax_status write_all(converter *c)
-{
-    AX_TRY(copy_all_small_files(c));
-    AX_TRY(plan(c));
-    c->result->bytes = ax_st_bytes(c->to);
-    c->result->files = ax_st_files(c->to);
-    AX_TRY(check_space(c));
-    AX_TRY(ax_st_make(c->to));
-    AX_TRY(copy_weights(c));
-    return publish(c);
-}
-
-/* Removes the hidden directory of a failed conversion. ax_error_message() still returns the message of the
- * failure afterwards. */
-static ax_status remove_failed(const converter *c, ax_status status)
-{
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", ax_error_message());
-    if (ax_remove_tree(c->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s could not be removed, remove it yourself: %s", c->aside, ax_error_message());
-    return ax_fail(status, "%s", reason);
-}
-
-static ax_status open_source(converter *c)
-{
-    if (ax_ckpt_is_adapter(c->args->dir)) {
-        AX_TRY(ax_pretrained_open(c->args->dir, &c->model));
-        c->from = c->model.weights;
-    } else
-        AX_TRY(ax_st_open(c->args->dir, &c->from));
-    if (ax_st_remark(c->from))
-        ax_log(AX_LOG_INFO, "%s", ax_st_remark(c->from));
+    if (ax_st_remark(copy->from))
+        ax_log(AX_LOG_INFO, "%s", ax_st_remark(copy->from));
     return AX_OK;
 }
 
 ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result)
 {
-    converter c = {.args = args, .result = result};
+    converter c = {.result = result};
     *result = (ax_conversion){0};
-    ax_status status = find_paths(&c);
+    ax_status status = ax_copy_begin(args->out, &c.copy);
+    c.copy.dtype = args->dtype;
+    c.copy.shard_bytes = args->shard_bytes;
+    c.copy.progress = args->progress;
+    c.copy.user = args->user;
     if (status == AX_OK)
-        status = open_source(&c);
+        status = open_source(&c, args->dir);
     if (status == AX_OK)
-        status = make_aside(&c);
-    if (status == AX_OK) {
-        status = write_all(&c);
-        if (status != AX_OK)
-            status = remove_failed(&c, status);
-    }
-    converter_fini(&c);
+        status = ax_copy_write(&c.copy, result);
+    ax_copy_fini(&c.copy);
+    ax_st_close(&c.from);
+    ax_pretrained_close(&c.model);
     return status;
 }

@@ -209,6 +209,18 @@ const char *ax_matrix_name(ax_matrix matrix);
 /* Sets *out and *in to the numbers of rows and columns of a weight matrix [out, in]. Returns false if the
  * model does not have this matrix. */
 bool ax_model_config_matrix(const ax_model_config *config, ax_matrix matrix, int64_t *out, int64_t *in);
+/* Sets lo and n to the box, which begins at lo and has extents n, that the matrix of a block is of its array
+ * in the model's files (ax_family_matrix_key): the whole array, or its part of an array that several matrices
+ * share. Where the family stores it transposed, n is [in, out]. */
+void ax_model_config_matrix_box(const ax_model_config *config, ax_matrix matrix, int64_t lo[2], int64_t n[2]);
+/* Returns true if the model has the matrix, and `word` is its name or that of its module in the family's
+ * files, as in PEFT: "up", "c_fc" or "mlp.c_fc". */
+bool ax_model_config_matrix_is(const ax_model_config *config, ax_matrix matrix, const char *word);
+/* Lists the names that the first `count` matrices have for ax_model_config_matrix_is: "q, k, v, proj, up,
+ * down, or as in its files c_attn, c_proj, c_fc". Returns `list`. */
+enum { AX_MATRIX_LIST = 320 };
+const char *ax_model_config_list_matrices(const ax_model_config *config, int count,
+                                          char list[AX_MATRIX_LIST]);
 /* Returns how many matrices of this kind the model has: one for each block, or one. */
 int64_t ax_model_config_matrix_count(const ax_model_config *config, ax_matrix matrix);
 /* Returns the low-rank update of a matrix of block `block`; rank 0: none. A matrix of the whole model ignores

@@ -30,50 +30,18 @@ void config_check_tune(ax_config *c)
 }
 
 /* Returns true if a word of the key tune.targets stands for the matrix: "all" (the matrices of blocks; PEFT's
- * word is "all-linear"), its name, or the name of its module in the family's files, as in PEFT. */
+ * word is "all-linear"), or a name of the matrix. */
 static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
 {
     int64_t out, in;
-    char module[256];
-    if (!ax_model_config_matrix(m, matrix, &out, &in))
-        return false;
-    ax_family_module(m->family, matrix, module);
     bool all = !strcmp(word, "all") || !strcmp(word, "all-linear");
-    return (all && matrix < AX_MATRIX_OF_BLOCK) || !strcmp(word, ax_matrix_name(matrix)) ||
-           ax_module_matches(module, word);
-}
-
-/* Appends ", word" to a list, or "word" to an empty one, unless the list has the word. */
-static void list_word(char list[128], const char *word)
-{
-    char spaced[130], wanted[130];
-    snprintf(spaced, sizeof spaced, " %s,", list);
-    snprintf(wanted, sizeof wanted, " %s,", word);
-    if (!strstr(spaced, wanted))
-        ax_text_add(list, 128, "%s%s", list[0] ? ", " : "", word);
-}
-
-/* Prints what tune.targets can name: "q, k, v, proj, up, down, head, embed, or as in its files c_attn,
- * c_proj, c_fc, lm_head, wte". */
-static const char *list_matrices(const ax_model_config *m, char out[320])
-{
-    int64_t rows, cols;
-    char own[128] = "", files[128] = "", module[256];
-    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-        if (!ax_model_config_matrix(m, (ax_matrix)i, &rows, &cols))
-            continue;
-        ax_family_module(m->family, (ax_matrix)i, module);
-        list_word(own, ax_matrix_name((ax_matrix)i));
-        const char *dot = strrchr(module, '.');
-        list_word(files, dot ? dot + 1 : module);
-    }
-    snprintf(out, 320, "%s, or as in its files %s", own, files);
-    return out;
+    return ax_model_config_matrix_is(m, matrix, word) ||
+           (all && matrix < AX_MATRIX_OF_BLOCK && ax_model_config_matrix(m, matrix, &out, &in));
 }
 
 static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX_COUNT])
 {
-    char list[320];
+    char list[AX_MATRIX_LIST];
     const ax_strings *words = &c->tune.targets;
     for (size_t i = 0; i < words->count; i++) {
         bool found = false;
@@ -84,7 +52,8 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
         }
         if (!found)
             ax_option_error(c->set, "tune.targets", "models of family %s have no matrix \"%s\"; they have %s",
-                            ax_model_config_family(m), words->items[i], list_matrices(m, list));
+                            ax_model_config_family(m), words->items[i],
+                            ax_model_config_list_matrices(m, AX_MATRIX_COUNT, list));
     }
 }
 

@@ -213,6 +213,54 @@ bool ax_module_matches(const char *module, const char *name)
     return m <= n && !strcmp(module + n - m, name) && (m == n || module[n - m - 1] == '.');
 }
 
+void ax_model_config_matrix_box(const ax_model_config *c, ax_matrix matrix, int64_t lo[2], int64_t n[2])
+{
+    const ax_key_map *row = row_of(c->family, matrix);
+    int64_t out, in;
+    ax_model_config_matrix(c, matrix, &out, &in);
+    const int of_out = row->transpose ? 1 : 0; /* index of the output dim in the array */
+    n[of_out] = out;
+    n[1 - of_out] = in;
+    lo[of_out] = row->part * out;
+    lo[1 - of_out] = 0;
+}
+
+bool ax_model_config_matrix_is(const ax_model_config *c, ax_matrix matrix, const char *word)
+{
+    int64_t out, in;
+    char module[256];
+    if (!ax_model_config_matrix(c, matrix, &out, &in))
+        return false;
+    ax_family_module(c->family, matrix, module);
+    return !strcmp(word, ax_matrix_name(matrix)) || ax_module_matches(module, word);
+}
+
+/* Appends ", word" to a list, or "word" to an empty one, unless the list has the word. */
+static void list_word(char list[128], const char *word)
+{
+    char spaced[130], wanted[130];
+    snprintf(spaced, sizeof spaced, " %s,", list);
+    snprintf(wanted, sizeof wanted, " %s,", word);
+    if (!strstr(spaced, wanted))
+        ax_text_add(list, 128, "%s%s", list[0] ? ", " : "", word);
+}
+
+const char *ax_model_config_list_matrices(const ax_model_config *c, int count, char list[AX_MATRIX_LIST])
+{
+    int64_t out, in;
+    char own[128] = "", files[128] = "", module[256];
+    for (int i = 0; i < count; i++) {
+        if (!ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
+            continue;
+        ax_family_module(c->family, (ax_matrix)i, module);
+        list_word(own, ax_matrix_name((ax_matrix)i));
+        const char *dot = strrchr(module, '.');
+        list_word(files, dot ? dot + 1 : module);
+    }
+    snprintf(list, AX_MATRIX_LIST, "%s, or as in its files %s", own, files);
+    return list;
+}
+
 /* ---- the network --------------------------------------------------------------------------------- */
 
 /* Sets ax_param.file of the two factors of a matrix of block `block`: the array of an adapter's file that

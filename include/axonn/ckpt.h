@@ -85,13 +85,15 @@ AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const in
                                    bool transpose, ax_dtype dtype, void *out);
 
 enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to read and write */
+enum { AX_ST_SAME_FILES = -1 };   /* as `shard_bytes` of ax_st_plan */
 
 /* Plans a store of `n` arrays in `dir`. The caller gives key, dtype, ndim and dim of each array, and
  * dtype_name if dtype is AX_DTYPE_COUNT. The store is one file STEM.safetensors if the arrays have at most
  * `shard_bytes` bytes (0: 5 GB, as in transformers). Otherwise it is shards STEM-00001-of-0000K.safetensors
  * and an index STEM.safetensors.index.json; an array larger than `shard_bytes` has a shard of its own. Arrays
- * fill shards in the order given. Touches no file. Not collective. The caller owns *out. AX_ERR_USAGE for
- * duplicate keys. */
+ * fill shards in the order given. If `shard_bytes` is AX_ST_SAME_FILES, the caller also gives `file` of each
+ * array, and neighbours with the same `file` share a shard. Touches no file. Not collective. The caller owns
+ * *out. AX_ERR_USAGE for duplicate keys. */
 AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n,
                                    int64_t shard_bytes, ax_st **out);
 /* Gives the planned store `to`, whose files do not exist yet, the metadata in the headers of `from` (those of

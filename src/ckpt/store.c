@@ -124,7 +124,8 @@ static int by_file_order(const void *x, const void *y)
 }
 
 /* Copies `arrays` to st->array, computes their sizes in bytes, and assigns them in order to shards of at most
- * `limit` bytes. (An array larger than `limit` gets a shard of its own.) *shards is the number of shards. */
+ * `limit` bytes. (An array larger than `limit` gets a shard of its own.) With AX_ST_SAME_FILES a shard ends
+ * where `file` changes. *shards is the number of shards. */
 static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
 {
     int64_t filled = 0;
@@ -143,7 +144,9 @@ static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int6
         st->n++;
         a->dtype_name = dtype->name;
         a->bytes = ax_st_elements(a) * dtype->bits / 8;
-        if (filled && filled + a->bytes > limit) {
+        const bool ends = limit == AX_ST_SAME_FILES ? i && arrays[i].file != arrays[i - 1].file
+                                                    : filled && filled + a->bytes > limit;
+        if (ends) {
             ++*shards;
             filled = 0;
         }

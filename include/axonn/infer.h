@@ -1,5 +1,5 @@
 /* infer: what is done with a trained model: opening its directory, evaluation, logits, generation,
- * conversion. */
+ * conversion, pruning. */
 #ifndef AXONN_INFER_H
 #define AXONN_INFER_H
 
@@ -95,6 +95,58 @@ typedef struct ax_conversion_args {
  * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no disk space. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
+
+/* Which elements compete for the places of those that are kept. */
+typedef enum ax_prune_scope {
+    AX_PRUNE_MATRIX, /* those of one matrix: all matrices get the same density */
+    AX_PRUNE_MODEL   /* those of all matrices */
+} ax_prune_scope;
+
+typedef struct ax_pruning_args {
+    const char *dir; /* a model directory (ax_ckpt_find_model), not an adapter's */
+    const char *out; /* the directory to write, whose parent exists */
+    double density;  /* which part of the elements is kept: in (0, 1] */
+    ax_prune_scope scope;
+    /* [skips]: matrices that are not pruned: names of matrices in all blocks (ax_model_config_matrix_is), or
+     * shell patterns (*, ?) for names of arrays in the weight files: "model.layers.0.*". A pattern means all
+     * matrices in such an array. */
+    const char *const *skip;
+    int skips;
+    bool (*progress)(void *user, int64_t done, int64_t total); /* as in ax_conversion_args */
+    void *user;
+} ax_pruning_args;
+
+/* A matrix of a block. */
+typedef struct ax_pruned_matrix {
+    ax_matrix matrix;
+    int64_t block;
+    char *array;            /* name of the array in the weight files that holds the matrix; owned */
+    int64_t elements, kept; /* number of elements; of those that are not zero in the result (0 if skipped) */
+    bool skipped;
+} ax_pruned_matrix;
+
+/* What ax_model_prune has done. The caller releases it with ax_pruning_fini. */
+typedef struct ax_pruning {
+    int64_t n;
+    ax_pruned_matrix *matrix; /* [n]: block by block, in the order of ax_matrix */
+    int64_t elements, kept;   /* sums over the matrices that are not skipped */
+    int64_t chosen;     /* number of elements that the density keeps; more than `kept` if zeros are among
+                           them */
+    ax_conversion copy; /* the files that were written */
+} ax_pruning;
+
+/* Writes a copy of a model directory in which all but the largest magnitudes of the matrices of its blocks
+ * (AX_MATRIX_Q to AX_MATRIX_DOWN) are zero. Exactly round(density · n) elements are kept, with n the elements
+ * of each matrix or of all of them (`scope`); of equal magnitudes the first in row-major order of the
+ * matrix's array, in earlier blocks, in earlier matrices of ax_matrix. Magnitudes are compared as fp32. Kept
+ * elements keep their bits and all arrays their dtype; zeros become +0. All else is copied as by
+ * ax_model_convert; arrays that share a weight file in the source share one in the copy. Needs 7 MiB of
+ * memory beside the headers, or more if a row of a matrix has more than 2^18 elements. AX_ERR_USAGE: `out`
+ * exists, `dir` is an adapter's, the density is not in (0, 1], `skip` has a word that means no matrix, or
+ * names all of them. AX_ERR_DATA: a damaged file, an element that is not finite as fp32, or no disk space.
+ * Not collective. */
+AX_MUST_CHECK ax_status ax_model_prune(const ax_pruning_args *args, ax_pruning *result);
+void ax_pruning_fini(ax_pruning *pruning);
 
 /* The result of an evaluation of a model on token sources. */
 typedef struct ax_evaluation {

@@ -138,6 +138,8 @@ static const ax_option_synonym synonyms[] = {
     {"num_return_sequences|num_samples|n", "--samples N"},
     {"stop_token_ids|eos_token_id|stop_ids", "--stop ID,ID,..."},
     {"ignore_eos", "--ignore-end"},
+    /* pruning */
+    {"sparsity|pruning_ratio|prune_ratio|sparsity_ratio", "--density F (1 - sparsity)"},
     {"interactive|conversation|cnv", "--chat"},
     {"input_ids|prompt_tokens|token_ids", "--tokens ID,ID,..."},
     {"random_seed|rng_seed", "--seed S"},

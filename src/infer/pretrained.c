@@ -1,4 +1,5 @@
 /* Opens a model directory for inference: configuration, tokenizer, weights. */
+#include "infer/pretrained.h"
 #include "axonn/infer.h"
 #include "axonn/json.h"
 #include "infer/adapter.h"
@@ -172,8 +173,6 @@ static ax_status match_network(ax_ctx *dry, ax_pretrained *m)
 static ax_status open_weights(ax_pretrained *m)
 {
     ax_ctx *dry;
-    if (!ax_ckpt_has_weights(model_dir(m)))
-        return AX_OK;
     AX_TRY(ax_st_open(model_dir(m), &m->weights));
     if (m->adapter)
         AX_TRY(ax_adapter_check_base(m->adapter, m->dir, m->weights, m->base));
@@ -182,6 +181,21 @@ static ax_status open_weights(ax_pretrained *m)
     AX_TRY(ax_ctx_create_dry(0, 1, (ax_grid_size){{0}}, AX_F32, NULL, &dry));
     ax_status status = match_network(dry, m);
     ax_ctx_destroy(&dry);
+    return status;
+}
+
+ax_status ax_pretrained_open_weights(const char *dir, ax_pretrained *out)
+{
+    *out = (ax_pretrained){0};
+    ax_status status = ax_strdup(dir, &out->dir);
+    if (status == AX_OK)
+        status = read_config(dir, out);
+    if (status == AX_OK)
+        status = detect_untied_head(out);
+    if (status == AX_OK)
+        status = open_weights(out);
+    if (status != AX_OK)
+        ax_pretrained_close(out);
     return status;
 }
 
@@ -200,7 +214,8 @@ static ax_status read_parts(ax_pretrained *m)
                  m->dir);
         AX_TRY(ax_adapter_updates(&m->description, m->adapter, m->dir, &m->config));
     }
-    AX_TRY(open_weights(m));
+    if (ax_ckpt_has_weights(model_dir(m)))
+        AX_TRY(open_weights(m));
     AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
     return m->base && !m->tokenizer ? read_tokenizer(m->base, &m->tokenizer) : AX_OK;
 }

@@ -33,13 +33,14 @@
 #include <arm_neon.h>
 #endif
 
-/* Under sanitizers nothing is forced inline or unrolled, because sanitizers instrument each copy of the code,
- * so that builds would be large and slow to compile. */
+/* Nothing is forced inline or unrolled under sanitizers, which instrument each copy of the code, so that
+ * builds would be large and slow to compile; nor in a file that is compiled for its warnings alone
+ * (CMakeLists.txt). */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||     \
-    __has_feature(thread_sanitizer)
+    __has_feature(thread_sanitizer) || defined(AX_ISA_UNUSED)
 #define INLINE static __attribute__((unused))
 #define UNROLL
 #else

@@ -61,7 +61,7 @@ ln -s "$build" build
 ln -s "$source/examples" examples
 export PATH=$dir/bin:$PATH HOME=$dir/home TMPDIR=$dir/tmp # of launchers
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-cat "$source"/docs/*.md "$source"/src/engine/*.c | split -l 12 -a 3 --additional-suffix=.txt - corpus/
+cat "$page" "$source"/examples/*.c | split -l 12 -a 3 --additional-suffix=.txt - corpus/
 for ((i = 0; i < 200; i++)); do echo "{\"text\": \"line $i of a text that is fine-tuned on\"}"; done >mine.jsonl
 for ((i = 0; i < 200; i++)); do echo "{\"question\": \"say $i\", \"answer\": \"$i it is\"}"; done >chats.jsonl
 gzip -c mine.jsonl >dump.jsonl.gz

@@ -83,7 +83,9 @@ static void any_grid_reads_what_any_wrote(void **state)
         assert_true(j.sum != 0 && (w == 0 || j.sum == sum)); /* the checksum does not depend on the grid */
         sum = j.sum;
         assert_int_equal(ax_path_exists(at(run, "ckpt/step-7/model.safetensors.index.json")), w % 3 == 1);
-        for (size_t r = w % (size_t)one_of(1, 3); r < AX_COUNT(grids); r += (size_t)one_of(1, 3)) {
+        for (size_t r = 0; r < AX_COUNT(grids); r++) {
+            if (!my_share(r + 2 * w, 3))
+                continue;
             j.size = grids[r];
             j.zero = zero[r];
             assert_runs(grid_ranks(j.size), load_rank, &j);

@@ -486,7 +486,7 @@ static void a_run_in_training_is_read(void **state)
                    " ckpt diff going going >/dev/null 2>>errors.going || echo failed; " AXONN
                    " ckpt verify going >/dev/null 2>>errors.going || "
                    "echo failed; done; kill $p; wait $p; cat errors.going",
-             one_of(15, 3));
+             20 / one_of(4, 8));
     assert_int_equal(shell(command, &out), 0);
     assert_string_equal(out.data, "");
     ax_buf_fini(&out);

@@ -6,6 +6,7 @@
 #include "support/emulated.h"
 #include "support/pipe_runs.h"
 #include "support/ranks.h"
+#include "support/sampled.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -364,18 +365,20 @@ static void copies_of_a_gpu_may_be_early_or_late(void **state)
     (void)state;
     if (ax_device_absent("cuda"))
         skip();
-    for (size_t i = 0; i < AX_COUNT(late); i++)
-        for (int fp32 = 0; fp32 < 2; fp32++) {
-            pipe_setup s = {.grid = {{1, 1, 1, 1, 1}},
-                            .micro_batches = 1,
-                            .device = "cuda",
-                            .unclipped = true,
-                            .compute = fp32 ? AX_F32 : AX_BF16};
-            pipe_result with, without;
-            char text[PIPE_TEXT];
-            delay(-1);
-            pipe_run(&s, &without);
-            for (size_t k = (size_t)fp32; k < AX_COUNT(by); k += 2) {
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        pipe_setup s = {.grid = {{1, 1, 1, 1, 1}},
+                        .micro_batches = 1,
+                        .device = "cuda",
+                        .unclipped = true,
+                        .compute = fp32 ? AX_F32 : AX_BF16};
+        pipe_result with, without;
+        char text[PIPE_TEXT];
+        delay(-1);
+        pipe_run(&s, &without);
+        for (size_t k = (size_t)fp32; k < AX_COUNT(by); k += 2)
+            for (size_t i = 0; i < AX_COUNT(late); i++) {
+                if (!my_share(i + k, 2))
+                    continue;
                 s.offload = by[k];
                 delay(late[i]);
                 pipe_run(&s, &with);
@@ -384,8 +387,8 @@ static void copies_of_a_gpu_may_be_early_or_late(void **state)
                     fail_msg("%s: copies late by %ld", describe(&s, text), late[i]);
                 pipe_free(&with);
             }
-            pipe_free(&without);
-        }
+        pipe_free(&without);
+    }
     delay(-1);
 }
 

@@ -16,7 +16,7 @@
 static void gradients_match_finite_differences(void **state)
 {
     (void)state;
-    for (int s = 0; s < ax_layer_sample_count; s++) {
+    for (int s = 0; s < ax_layer_sample_count; s += one_of(1, 3)) { /* on grids sanitizers see all layers */
         double worst;
         if (ax_layer_check_gradient(&ax_layer_samples[s], &worst) != AX_OK)
             fail_msg("%s: %s", ax_layer_samples[s].name, ax_error_message());

@@ -4,6 +4,8 @@
 
 #include "support/sanitized.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 /* Returns n: the test runs one of n cases. That is `release` or, with a sanitizer, `sanitized`; and 1 in the
@@ -11,6 +13,13 @@
 static inline int one_of(int release, int sanitized)
 {
     return getenv("AXONN_TEST_ALL") ? 1 : SANITIZED ? sanitized : release;
+}
+
+/* Whether this build runs case i: with a sanitizer one of n cases, otherwise all the others, so that two
+ * builds together run each case once; and each case in the campaign of the test. */
+static inline bool my_share(size_t i, size_t n)
+{
+    return getenv("AXONN_TEST_ALL") || (i % n == 0) == (SANITIZED != 0);
 }
 
 #endif

@@ -184,9 +184,10 @@ static void epochs_set_the_steps(void **state)
                "train.steps = 5: 3 epochs of 7 samples in batches of 6; 12 samples were read until step 3\n",
                ALL_OF_A "run.dir=new train.resume=free/ckpt/step-3 train.global_batch=6");
     assert_int_equal(last_step("new"), 5);
-    run_expect(0, "fill.tok: 100 samples, 39.8 epochs in this run",
-               FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3},fill.tok] run.dir=filled "
-                         "train.resume=none run.checkpoint_interval=0");
+    if (!SANITIZED) /* a thousand steps; read_so_often reads a source by weight beside epochs, too */
+        run_expect(0, "fill.tok: 100 samples, 39.8 epochs in this run",
+                   FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3},fill.tok] run.dir=filled "
+                             "train.resume=none run.checkpoint_interval=0");
 }
 
 /* ---- other epochs -------------------------------------------------------------------------------- */

@@ -194,6 +194,8 @@ static double first_number(const char *path, const char *key)
 static void memory_is_that_of_the_steps(void **state)
 {
     (void)state;
+    if (SANITIZED) /* a sanitizer's tables are not in the plan; text_is_tokenized_by_the_run does the same */
+        skip();
     sh("rm -rf run && for i in $(seq 30000); do echo \"$i: $((i * 7919 %% 10007)) of the lines\"; done > "
        "lines.txt && for i in $(seq 16); do cat lines.txt; done > much.txt && rm lines.txt");
     run_expect(0, NULL,
@@ -202,8 +204,7 @@ static void memory_is_that_of_the_steps(void **state)
     double planned = first_number(rows, "\"mem_planned\":"), base = first_number(rows, "\"mem_baseline\":"),
            peak = first_number(rows, "\"mem_bytes\": ");
     print_message("planned %.1f MiB, measured %.1f MiB\n", planned / 1048576, (peak - base) / 1048576);
-    if (!SANITIZED)
-        assert_true(fabs(peak - base - planned) < 0.01 * planned + 8 * 1048576);
+    assert_true(fabs(peak - base - planned) < 0.01 * planned + 8 * 1048576);
 }
 
 /* Writes 100 documents of one token, then one of 200 tokens, each with an end token. */

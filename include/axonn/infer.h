@@ -140,7 +140,7 @@ typedef struct ax_pruning {
  * of each matrix or of all of them (`scope`); of equal magnitudes the first in row-major order of the
  * matrix's array, in earlier blocks, in earlier matrices of ax_matrix. Magnitudes are compared as fp32. Kept
  * elements keep their bits and all arrays their dtype; zeros become +0. All else is copied as by
- * ax_model_convert; arrays that share a weight file in the source share one in the copy. Needs 7 MiB of
+ * ax_model_convert; arrays that share a weight file in the source share one in the copy. Needs 8 MiB of
  * memory beside the headers, or more if a row of a matrix has more than 2^18 elements. AX_ERR_USAGE: `out`
  * exists, `dir` is an adapter's, the density is not in (0, 1], `skip` has a word that means no matrix, or
  * names all of them. AX_ERR_DATA: a damaged file, an element that is not finite as fp32, or no disk space.

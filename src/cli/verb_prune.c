@@ -145,7 +145,7 @@ const cli_verb verb_prune = {
         "order of the file within a matrix. Kept elements keep their bits, arrays their dtype, and all "
         "else,\n"
         "such as embeddings, norms and the output layer, stays as it is. Models of the families that can be\n"
-        "trained; merge an adapter with its base before. Needs 7 MiB of memory beside the files' headers,\n"
+        "trained; merge an adapter with its base before. Needs 8 MiB of memory beside the files' headers,\n"
         "however large the model.\n"
         "\n"
         "Prints the density of each matrix: which part of its elements is not zero now. It is below F where\n"

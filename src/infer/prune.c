@@ -4,8 +4,9 @@
  * The elements that stay are those above a threshold, and of those equal to it the first ones. The threshold
  * is found digit by digit: |w| as fp32 has the same order as its bits as an integer, so a histogram of the
  * upper 16 bits says in which bin the threshold is, and a histogram of the lower 16 bits of this bin's
- * elements says which value it is. The weights are read in strips of rows: once for each histogram, once more
- * if matrices share the elements that are equal to the threshold, and again when they are copied. */
+ * elements says which value it is. The weights are read in strips of rows: once for each histogram (bf16 has
+ * no lower half), once more if matrices share the elements that are equal to the threshold, and again when
+ * they are copied. */
 #include "infer/copy.h"
 #include "infer/pretrained.h"
 
@@ -34,7 +35,8 @@ typedef struct pruner {
     ax_pretrained model;
     ax_pruning *result;
     place *place;           /* of each matrix of *result */
-    double *values;         /* the strip in memory; as fp32 it takes half of it */
+    float *values;          /* the strip in memory as fp32 */
+    void *elements;         /* the same strip as it is in the file */
     int64_t *upper, *lower; /* [DIGITS]: histograms */
 } pruner;
 
@@ -129,12 +131,11 @@ static bool next_strip(const place *at, strip *s)
 }
 
 /* Reads a strip as fp32 while the thresholds are found. */
-static ax_status read_strip(pruner *p, const place *at, const strip *s, const float **out)
+static ax_status read_strip(pruner *p, const place *at, const strip *s)
 {
     AX_TRY(ax_copy_report(&p->copy, 0));
     AX_TRY(ax_st_read(p->model.weights, at->array, s->lo, s->n, false, AX_F32, p->values));
-    p->copy.done += s->count * (at->array->bytes / ax_st_elements(at->array));
-    *out = (const float *)p->values;
+    p->copy.done += s->count * (int64_t)ax_dtype_size(at->array->dtype);
     return AX_OK;
 }
 
@@ -144,11 +145,10 @@ static ax_status read_strip(pruner *p, const place *at, const strip *s, const fl
 static ax_status count_upper(pruner *p, int64_t i)
 {
     const place *at = &p->place[i];
-    const float *value;
     for (strip s = {0}; next_strip(at, &s);) {
-        AX_TRY(read_strip(p, at, &s, &value));
+        AX_TRY(read_strip(p, at, &s));
         for (int64_t k = 0; k < s.count; k++)
-            p->upper[magnitude(value[k]) >> 16]++;
+            p->upper[magnitude(p->values[k]) >> 16]++;
     }
     for (int digit = INFINITE; digit < DIGITS; digit++)
         AX_CHECK(!p->upper[digit], AX_ERR_DATA,
@@ -161,11 +161,10 @@ static ax_status count_upper(pruner *p, int64_t i)
 static ax_status count_lower(pruner *p, int64_t i, uint32_t digit)
 {
     const place *at = &p->place[i];
-    const float *value;
     for (strip s = {0}; next_strip(at, &s);) {
-        AX_TRY(read_strip(p, at, &s, &value));
+        AX_TRY(read_strip(p, at, &s));
         for (int64_t k = 0; k < s.count; k++) {
-            uint32_t bits = magnitude(value[k]);
+            uint32_t bits = magnitude(p->values[k]);
             if (bits >> 16 == digit)
                 p->lower[bits & 0xffff]++;
         }
@@ -187,15 +186,14 @@ static uint32_t find_bin(const int64_t *histogram, int64_t *keep)
  * magnitude that stay: those of the first matrices. */
 static ax_status share_ties(pruner *p, int64_t first, int64_t end, int64_t ties)
 {
-    const float *value;
     for (int64_t i = first; i < end; i++) {
         place *at = &p->place[i];
         if (p->result->matrix[i].skipped)
             continue;
         for (strip s = {0}; at->ties < ties && next_strip(at, &s);) {
-            AX_TRY(read_strip(p, at, &s, &value));
+            AX_TRY(read_strip(p, at, &s));
             for (int64_t k = 0; k < s.count; k++)
-                at->ties += magnitude(value[k]) == at->least;
+                at->ties += magnitude(p->values[k]) == at->least;
         }
         at->ties = ax_min(at->ties, ties);
         ties -= at->ties;
@@ -208,18 +206,22 @@ static ax_status choose(pruner *p, int64_t first, int64_t end)
 {
     ax_pruning *r = p->result;
     int64_t elements = 0;
+    bool upper_is_all = true; /* the lower halves of the magnitudes are zero */
     memset(p->upper, 0, DIGITS * sizeof *p->upper);
     memset(p->lower, 0, DIGITS * sizeof *p->lower);
     for (int64_t i = first; i < end; i++)
         if (!r->matrix[i].skipped) {
             elements += r->matrix[i].elements;
+            upper_is_all &= p->place[i].array->dtype == AX_BF16;
             AX_TRY(count_upper(p, i));
         }
     int64_t keep = llround(p->args->density * (double)elements);
     r->chosen += keep;
     /* with `keep` 0 the bins are the highest ones, which no finite number has */
     uint32_t upper = find_bin(p->upper, &keep);
-    for (int64_t i = first; i < end; i++)
+    if (upper_is_all)
+        p->lower[0] = p->upper[upper];
+    for (int64_t i = first; i < end && !upper_is_all; i++)
         if (!r->matrix[i].skipped)
             AX_TRY(count_lower(p, i, upper));
     uint32_t lower = find_bin(p->lower, &keep);
@@ -244,22 +246,38 @@ static ax_status choose_all(pruner *p)
 
 /* ---- the copy ------------------------------------------------------------------------------------ */
 
-/* Writes matrix `i`. Values are float64 meanwhile, which holds those of each dtype exactly. Zeros lose their
- * sign. */
+/* Sets those of n elements of `size` bytes to +0 whose value as fp32 is 0. */
+static void clear_zeros(const float *value, int64_t n, size_t size, void *elements)
+{
+#define CLEAR(type)                                                                                          \
+    for (int64_t k = 0; k < n; k++)                                                                          \
+    ((type *)elements)[k] = magnitude(value[k]) ? ((type *)elements)[k] : 0
+    if (size == 2)
+        CLEAR(uint16_t);
+    else if (size == 4)
+        CLEAR(uint32_t);
+    else
+        CLEAR(uint64_t);
+#undef CLEAR
+}
+
+/* Writes matrix `i`. */
 static ax_status write_matrix(pruner *p, int64_t i, ax_st *to, const ax_st_array *b)
 {
     place *at = &p->place[i];
     ax_pruned_matrix *m = &p->result->matrix[i];
     for (strip s = {0}; next_strip(at, &s);) {
         AX_TRY(ax_copy_report(&p->copy, 0));
-        AX_TRY(ax_st_read(p->model.weights, at->array, s.lo, s.n, false, AX_F64, p->values));
+        AX_TRY(ax_st_read(p->model.weights, at->array, s.lo, s.n, false, AX_F32, p->values));
+        AX_TRY(ax_st_read(p->model.weights, at->array, s.lo, s.n, false, b->dtype, p->elements));
         for (int64_t k = 0; k < s.count; k++) {
-            uint32_t bits = magnitude((float)p->values[k]);
+            uint32_t bits = magnitude(p->values[k]);
             bool stays = bits > at->least || (bits == at->least && at->ties-- > 0);
-            p->values[k] = stays && bits ? p->values[k] : 0;
+            p->values[k] = stays ? p->values[k] : 0;
             m->kept += stays && bits;
         }
-        AX_TRY(ax_st_write(to, b, s.lo, s.n, false, AX_F64, p->values));
+        clear_zeros(p->values, s.count, ax_dtype_size(b->dtype), p->elements);
+        AX_TRY(ax_st_write(to, b, s.lo, s.n, false, b->dtype, p->elements));
     }
     return AX_OK;
 }
@@ -268,8 +286,8 @@ static ax_status write_matrix(pruner *p, int64_t i, ax_st *to, const ax_st_array
 static ax_status copy_matrix(pruner *p, const place *at, ax_st *to, const ax_st_array *b)
 {
     for (strip s = {0}; next_strip(at, &s);) {
-        AX_TRY(ax_st_read(p->model.weights, at->array, s.lo, s.n, false, b->dtype, p->values));
-        AX_TRY(ax_st_write(to, b, s.lo, s.n, false, b->dtype, p->values));
+        AX_TRY(ax_st_read(p->model.weights, at->array, s.lo, s.n, false, b->dtype, p->elements));
+        AX_TRY(ax_st_write(to, b, s.lo, s.n, false, b->dtype, p->elements));
     }
     return AX_OK;
 }
@@ -318,9 +336,11 @@ static ax_status prepare(pruner *p)
         const ax_pruned_matrix *m = &p->result->matrix[i];
         most = ax_max(most, rows_of_strip(at) * at->n[1]);
         if (!m->skipped)
-            p->copy.total += 2 * m->elements * (at->array->bytes / ax_st_elements(at->array));
+            p->copy.total += m->elements *
+                             (at->array->dtype == AX_BF16 ? 2 : 2 * (int64_t)ax_dtype_size(at->array->dtype));
     }
     AX_TRY(ax_calloc((size_t)most, sizeof *p->values, &p->values));
+    AX_TRY(ax_calloc((size_t)most, sizeof(double), &p->elements)); /* the largest dtype */
     AX_TRY(ax_calloc(DIGITS, sizeof *p->upper, &p->upper));
     return ax_calloc(DIGITS, sizeof *p->lower, &p->lower);
 }
@@ -354,6 +374,7 @@ ax_status ax_model_prune(const ax_pruning_args *args, ax_pruning *result)
     ax_pretrained_close(&p.model);
     free(p.place);
     free(p.values);
+    free(p.elements);
     free(p.upper);
     free(p.lower);
     if (status != AX_OK)

@@ -36,9 +36,9 @@ sizes=(
   '--prompt 900 --tokens 32 --rounds 3|--prompt 9 --tokens 4 --rounds 1'
   'bench generate runs/gpt|bench generate runs/gpt --tokens 4 --rounds 1'
   '--runs 25|--runs 1'
-  'bench comm --ranks 4|bench comm --ranks 4 --max 16384 --runs 1'
-  'bench comm --ranks 2|bench comm --ranks 2 --max 16384 --runs 1'
-  '--min 1048576|--min 8192'
+  'bench comm --ranks 4|bench comm --ranks 4 --max 4096 --runs 1'
+  'bench comm --ranks 2|bench comm --ranks 2 --max 4096 --runs 1'
+  '--min 1048576|--min 2048'
   'bench pipe --ranks 4 --seeds 1|bench pipe --ranks 4 --seeds 1 --forward 1 --backward 2 --micro-batches 4'
 )
 text=$(<"$page")

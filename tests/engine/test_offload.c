@@ -159,13 +159,14 @@ static void steps_that_are_not_finite_change_nothing(void **state)
         }
 }
 
-/* The memory of check:cpu must not be accessed while no kernel or copy runs. */
+/* The memory of check:cpu must not be accessed while no kernel or copy runs. A build with sanitizers takes
+ * every other way, a build without them those between. */
 static void nothing_else_accesses_the_device(void **state)
 {
     (void)state;
     pipe_setup s = setups[0];
     s.device = "check:cpu";
-    check_ways(&s, 2, 1);
+    check_ways(&s, SANITIZED ? 2 : 3, 2);
     s = setups[3];
     s.device = "check:cpu";
     check_ways(&s, 5, 3);

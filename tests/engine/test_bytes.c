@@ -289,11 +289,12 @@ static void equals_terms(const measured *m, const terms *t)
 static void every_byte_has_a_name(void **state)
 {
     (void)state;
+    int cases = 0;
     for (int x = 1; x <= 8; x *= 2)
         for (int y = 1; x * y <= 8; y *= 2)
             for (int z = 1; x * y * z <= 8; z *= 2)
                 for (int variant = 0; variant < 5; variant++) {
-                    if ((variant + x + y + z) % one_of(2, 5))
+                    if (cases++ % one_of(2, 9)) /* no factor of 5: each variant on several grids */
                         continue;
                     bytes_case c = {.grid = {{x, y, z, 1, 8 / (x * y * z)}},
                                     .strategy = "axonn",

@@ -69,7 +69,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
-    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
+    X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
 /* clang-format off */
@@ -514,6 +514,38 @@ typedef struct ax_convert_args {
     void *y;
     ax_dtype x_dtype, y_dtype;
 } ax_convert_args;
+
+/* The kept elements of a pruned matrix (arXiv 2302.05045, section on compressed storage). Element (r, c) of
+ * `rows` rows of `cols` elements is kept if bit c % 64 of bits[r · words + c / 64] is 1, words being cols/64
+ * rounded up; bits from `cols` on are 0. A vector has the kept elements of row r in ascending order of c,
+ * from element begin[r] - begin[0] on; zeros follow, up to the next row's first element. begin: [rows + 1],
+ * not descending.
+ *
+ * compress: y, a vector of n = begin[rows] - begin[0] elements, is overwritten with the kept elements of x,
+ * or they are added to y, with one rounding, and the zeros stay as they are. x: rows of x_dtype, ld elements
+ * apart; the dtypes are F64 and F64, or F32 and any of F32, BF16 and F16. */
+typedef struct ax_compress_args {
+    int64_t rows, cols, ld, n;
+    const uint64_t *bits;
+    const int32_t *begin;
+    const void *x;
+    void *y;
+    ax_dtype x_dtype, y_dtype;
+    bool accumulate;
+} ax_compress_args;
+
+/* expand: writes elements first … first+n-1 of a vector, of which x is the first, to their places in y: rows
+ * of `cols` elements, one after the other. `whole`: these are all elements of the vector, and what is not
+ * kept becomes 0; otherwise it stays as it is. Rounds as `convert` does; dtypes as for compress. */
+typedef struct ax_expand_args {
+    int64_t rows, cols, first, n;
+    const uint64_t *bits;
+    const int32_t *begin;
+    const void *x;
+    void *y;
+    ax_dtype x_dtype, y_dtype;
+    bool whole;
+} ax_expand_args;
 
 /* Strided copy of an n[0]×n[1]×n[2]×n[3] part (box) of an array of any dtype; strides in elements; innermost
  * strides may differ from 1. Elements are copied bit by bit. With `accumulate` x is added to y (F64, F32,

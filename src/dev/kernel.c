@@ -31,6 +31,13 @@ static ax_status check_dtype(const char *kernel, const char *field, ax_dtype dty
     return AX_OK;
 }
 
+/* Checks the dtypes of a matrix and of the vector of its kept elements (compress, expand). */
+static ax_status check_masked(const char *kernel, ax_dtype x, ax_dtype y)
+{
+    AX_TRY(check_dtype(kernel, "x_dtype", x, ACCUM));
+    return check_dtype(kernel, "y_dtype", y, x == AX_F64 ? BIT(AX_F64) : ACTIVATION & ~BIT(AX_F64));
+}
+
 static ax_status check_activation(const char *kernel, ax_activation kind)
 {
     AX_CHECK((unsigned)kind < AX_ACTIVATION_COUNT, AX_ERR_USAGE,
@@ -474,6 +481,20 @@ ROW(scale, dtype, TAKES(dtype, ACTIVATION), REAL(a->n), INOUT(a->x, T, VECTOR(a-
 
 ROW(convert, y_dtype, TAKES(x_dtype, ACTIVATION); TAKES(y_dtype, ACTIVATION), 0,
     IN(a->x, a->x_dtype, VECTOR(a->n)), OUT(a->y, a->y_dtype, VECTOR(a->n)));
+
+#define MASK_WORDS VECTOR(a->rows * ax_ceil_div(a->cols, 64))
+
+ROW(compress, accumulate,
+    AX_TRY(check_masked(name, a->x_dtype, a->y_dtype)); AX_TRY(check_ld(name, "ld", a->ld, a->cols)),
+    a->accumulate ? REAL(a->n) : 0,
+    IN(a->bits, AX_I64, MASK_WORDS), IN(a->begin, AX_I32, VECTOR(a->rows + 1)),
+    IN(a->x, a->x_dtype, MATRIX(a->rows, a->cols, a->ld)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, a->y_dtype, VECTOR(a->n)));
+
+ROW(expand, whole, AX_TRY(check_masked(name, a->x_dtype, a->y_dtype)), 0,
+    IN(a->bits, AX_I64, MASK_WORDS), IN(a->begin, AX_I32, VECTOR(a->rows + 1)),
+    IN(a->x, a->x_dtype, VECTOR(a->n)),
+    OPERAND(a->whole ? AX_WRITE : AX_READ_WRITE, a->y, a->y_dtype, DENSE(a->rows, a->cols)));
 
 ROW(copy_box, accumulate, TAKES(dtype, a->accumulate ? ACTIVATION : ALL),
     a->accumulate ? REAL(box_count(a->n)) : 0,

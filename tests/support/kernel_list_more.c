@@ -370,6 +370,85 @@ bool kc_build_convert(kernel_case *c, int index)
     return true;
 }
 
+/* Makes a mask of rows x cols elements, of which about 1 in `sparsity` is kept (0: none), and the beginnings
+ * of the rows in the vector, every third row with `padding` zeros after it. The box is the second half of a
+ * larger one, so the vector does not begin at 0. Returns the elements of the vector. */
+static int64_t fill_mask(kernel_case *c, int64_t rows, int64_t cols, int64_t sparsity, int64_t padding,
+                         uint64_t *bits, int32_t *begin)
+{
+    const int64_t words = ax_ceil_div(cols, 64);
+    memset(bits, 0, (size_t)(rows * words) * sizeof *bits);
+    begin[0] = 17;
+    for (int64_t r = 0; r < rows; r++) {
+        begin[r + 1] = (int32_t)(begin[r] + (r % 3 ? 0 : padding));
+        for (int64_t k = 0; k < cols && sparsity; k++)
+            if (!kc_integer(c, 0, sparsity)) {
+                bits[r * words + k / 64] |= (uint64_t)1 << k % 64;
+                begin[r + 1]++;
+            }
+    }
+    return begin[rows] - begin[0];
+}
+
+static const int64_t sparsities[] = {10, 1, 0, 2, 100};
+
+/* Sets the dtypes of case `index` of compress or expand, and returns false after the last one. */
+static bool masked_case(kernel_case *c, int index, int variants, int64_t *rows, int64_t *cols, ax_dtype *y)
+{
+    static const ax_dtype to[] = {AX_F32, AX_BF16, AX_F16};
+    *y = c->dtype == AX_F64 ? AX_F64 : to[index % 3];
+    return kc_takes(c, KC_ACCUM) && kc_grid(index, variants, rows, cols);
+}
+
+bool kc_build_compress(kernel_case *c, int index)
+{
+    ARGS(compress);
+    ax_dtype to;
+    if (!masked_case(c, index, 12, &a->rows, &a->cols, &to))
+        return false;
+    const int64_t sparsity = sparsities[index % (int)AX_COUNT(sparsities)];
+    a->accumulate = index / 3 % 2;
+    a->ld = a->cols + index / 6 % 2 * 3;
+    DTYPE(x_dtype, c->dtype);
+    DTYPE(y_dtype, to);
+    uint64_t *bits = RAW(bits, KC_IN, AX_I64, a->rows * ax_ceil_div(a->cols, 64), 0);
+    int32_t *begin = RAW(begin, KC_IN, AX_I32, a->rows + 1, 0);
+    a->n = fill_mask(c, a->rows, a->cols, sparsity, 5 * (index % 2), bits, begin);
+    kc_name(c, " %dx%d to %s, 1/%d%s", (int)a->rows, (int)a->cols, ax_dtype_name(to), (int)sparsity,
+            a->accumulate ? " +=" : "");
+    IN(x, c->dtype, a->rows * a->ld);
+    if (a->accumulate)
+        INOUT(y, to, a->n, 1);
+    else
+        OUT(y, to, a->n, 0);
+    return true;
+}
+
+bool kc_build_expand(kernel_case *c, int index)
+{
+    ARGS(expand);
+    ax_dtype to;
+    if (!masked_case(c, index, 12, &a->rows, &a->cols, &to))
+        return false;
+    const int64_t sparsity = sparsities[index % (int)AX_COUNT(sparsities)];
+    a->whole = index / 3 % 2;
+    DTYPE(x_dtype, c->dtype);
+    DTYPE(y_dtype, to);
+    uint64_t *bits = RAW(bits, KC_IN, AX_I64, a->rows * ax_ceil_div(a->cols, 64), 0);
+    int32_t *begin = RAW(begin, KC_IN, AX_I32, a->rows + 1, 0);
+    const int64_t all = fill_mask(c, a->rows, a->cols, sparsity, 5 * (index % 2), bits, begin);
+    a->first = a->whole ? 0 : all / 5;
+    a->n = a->whole ? all : all / 2;
+    kc_name(c, " %dx%d to %s, 1/%d%s", (int)a->rows, (int)a->cols, ax_dtype_name(to), (int)sparsity,
+            a->whole ? "" : " part");
+    IN(x, c->dtype, a->n);
+    if (a->whole)
+        OUT(y, to, a->rows * a->cols, 0);
+    else
+        INOUT(y, to, a->rows * a->cols, 0);
+    return true;
+}
+
 bool kc_build_fill(kernel_case *c, int index)
 {
     ARGS(fill);

@@ -233,6 +233,13 @@ typedef struct ax_cpu_chunks {
     double *partials;
 } ax_cpu_chunks;
 
+/* Arguments of ax_cpu_compress and ax_cpu_expand, whose work items are rows: those of the kernel, and the
+ * kernels `convert` and `add` for SIMD. */
+typedef struct ax_cpu_masked {
+    const void *args;
+    ax_cpu_range_fn *convert, *add;
+} ax_cpu_masked;
+
 /* One array of a call of kernel sumsq, whose elements are squared and summed. */
 typedef struct ax_cpu_sumsq {
     int64_t n;
@@ -313,8 +320,9 @@ void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* Kernels without SIMD (plain.c). Work items are elements for fill and copy, rows for copy_box. */
-ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
+/* Kernels without SIMD (plain.c, masked.c). Work items are elements for fill and copy, rows for the others.
+ */
+ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_compress, ax_cpu_expand;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);

@@ -290,6 +290,29 @@ static ax_status convert(ax_stream *stream, const void *args)
     return run_items(stream, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
 }
 
+static ax_cpu_masked masked(const ax_stream *stream, const void *args)
+{
+    return (ax_cpu_masked){args, isa_kernel(stream, AX_K_convert), isa_kernel(stream, AX_K_add)};
+}
+
+static ax_status compress(ax_stream *stream, const void *args)
+{
+    const ax_compress_args *a = args;
+    const ax_cpu_masked m = masked(stream, args);
+    if (a->x_dtype == AX_F64)
+        return run_ref(stream, AX_K_compress, args);
+    return run_items(stream, ax_cpu_compress, &m, a->rows, 1, (double)(a->rows * a->cols));
+}
+
+static ax_status expand(ax_stream *stream, const void *args)
+{
+    const ax_expand_args *a = args;
+    const ax_cpu_masked m = masked(stream, args);
+    if (a->x_dtype == AX_F64)
+        return run_ref(stream, AX_K_expand, args);
+    return run_items(stream, ax_cpu_expand, &m, a->rows, 1, (double)(a->rows * a->cols));
+}
+
 static ax_status copy_box(ax_stream *stream, const void *args)
 {
     const ax_copy_box_args *a = args;

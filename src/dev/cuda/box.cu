@@ -354,7 +354,88 @@ template <class T> struct init_normal {
     }
 };
 
+/* ---- pruned matrices ----------------------------------------------------------------------------- */
+
+/* Calls f(c, at) for the kept elements of a row in columns lane, lane + WARP, … (ax_compress_args), where
+ * `at` is the element's index among those that the row keeps. Returns how many the row keeps. */
+template <class F>
+__device__ inline int64_t each_kept(const uint64_t *bits, int64_t cols, int64_t row, int lane, F f)
+{
+    int64_t at = 0;
+    const int64_t words = (cols + 63) / 64;
+    for (int64_t w = 0; w < words; w++) {
+        const uint64_t kept = bits[row * words + w];
+        for (int b = lane; b < 64; b += WARP)
+            if (kept >> b & 1)
+                f(w * 64 + b, at + __popcll(kept & (((uint64_t)1 << b) - 1)));
+        at += __popcll(kept);
+    }
+    return at;
+}
+
+/* The row of a warp. */
+__device__ inline int64_t row_of_warp() { return ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / WARP; }
+
+template <class T, class U> __global__ void compress(ax_compress_args a)
+{
+    typedef accum_t<U> A;
+    const int64_t row = row_of_warp();
+    const int lane = threadIdx.x % WARP;
+    if (row >= a.rows)
+        return;
+    const T *x = (const T *)a.x + row * a.ld;
+    U *y = (U *)a.y + (a.begin[row] - a.begin[0]);
+    const int64_t kept = each_kept(a.bits, a.cols, row, lane, [&](int64_t c, int64_t at) {
+        const A v = widen<A>(x[c]);
+        y[at] = narrow<U, A>::of(a.accumulate ? widen<A>(y[at]) + v : v);
+    });
+    for (int64_t at = kept + lane; !a.accumulate && at < a.begin[row + 1] - a.begin[row]; at += WARP)
+        y[at] = narrow<U, A>::of(0);
+}
+
+template <class T, class U> __global__ void expand(ax_expand_args a)
+{
+    typedef accum_t<T> A;
+    const int64_t row = row_of_warp();
+    const int lane = threadIdx.x % WARP;
+    if (row >= a.rows)
+        return;
+    const int64_t before = a.begin[row] - a.begin[0] - a.first;
+    const T *x = (const T *)a.x + before;
+    U *y = (U *)a.y + row * a.cols;
+    for (int64_t c = lane; a.whole && c < a.cols; c += WARP)
+        if (!(a.bits[row * ((a.cols + 63) / 64) + c / 64] >> c % 64 & 1))
+            y[c] = narrow<U, A>::of(0);
+    each_kept(a.bits, a.cols, row, lane, [&](int64_t c, int64_t at) {
+        if (before + at >= 0 && before + at < a.n)
+            y[c] = narrow<U, A>::of(widen<A>(x[at]));
+    });
+}
+
+/* Runs a kernel with a warp for each row. */
+template <class Args> ax_status by_rows(ax_stream *stream, void (*kernel)(Args), const Args *a)
+{
+    return run(stream, kernel, dim3((unsigned)ax_ceil_div(a->rows, BLOCK / WARP)), dim3(BLOCK), 0, *a);
+}
+
 } // namespace
+
+ax_status ax_cuda_compress(ax_stream *stream, const void *args)
+{
+    const ax_compress_args *a = (const ax_compress_args *)args;
+    if (a->x_dtype == AX_F64)
+        return by_rows(stream, compress<double, double>, a);
+    return by_activation(a->y_dtype,
+                         [&](auto u) { return by_rows(stream, compress<float, decltype(u)>, a); });
+}
+
+ax_status ax_cuda_expand(ax_stream *stream, const void *args)
+{
+    const ax_expand_args *a = (const ax_expand_args *)args;
+    if (a->x_dtype == AX_F64)
+        return by_rows(stream, expand<double, double>, a);
+    return by_activation(a->y_dtype, [&](auto u) { return by_rows(stream, expand<float, decltype(u)>, a); });
+}
 
 ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
 {

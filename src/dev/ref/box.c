@@ -106,3 +106,62 @@ ax_status ref_init_normal(ax_stream *stream, const void *args)
                 }
     return AX_OK;
 }
+
+/* ---- pruned matrices ----------------------------------------------------------------------------- */
+
+/* Returns the first column from c on whose element of a row is kept, or cols. */
+static int64_t next_kept(const uint64_t *bits, int64_t cols, int64_t row, int64_t c)
+{
+    bits += row * ax_ceil_div(cols, 64);
+    while (c < cols && !(bits[c / 64] >> c % 64 & 1))
+        c++;
+    return c;
+}
+
+/* Rounds x, added to element `at` of y or not, to y's dtype. */
+static void put(ax_dtype dtype, void *y, int64_t at, double x, bool accumulate)
+{
+    double old = 0;
+    if (accumulate)
+        ref_read(dtype, y, at, 1, &old);
+    x += old;
+    ref_write(dtype, y, at, 1, &x);
+}
+
+ax_status ref_compress(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_compress_args *a = args;
+    double x;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t at = a->begin[r] - a->begin[0], end = a->begin[r + 1] - a->begin[0];
+        for (int64_t c = -1; (c = next_kept(a->bits, a->cols, r, c + 1)) < a->cols; at++) {
+            ref_read(a->x_dtype, a->x, r * a->ld + c, 1, &x);
+            put(a->y_dtype, a->y, at, x, a->accumulate);
+        }
+        for (; at < end && !a->accumulate; at++)
+            put(a->y_dtype, a->y, at, 0, false);
+    }
+    return AX_OK;
+}
+
+ax_status ref_expand(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_expand_args *a = args;
+    double x;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t at = a->begin[r] - a->begin[0], next = next_kept(a->bits, a->cols, r, 0);
+        for (int64_t c = 0; c < a->cols; c++) {
+            const bool kept = c == next, given = kept && at >= a->first && at < a->first + a->n;
+            x = 0;
+            if (given)
+                ref_read(a->x_dtype, a->x, at - a->first, 1, &x);
+            if (given || (a->whole && !kept))
+                ref_write(a->y_dtype, a->y, r * a->cols + c, 1, &x);
+            at += kept;
+            next = kept ? next_kept(a->bits, a->cols, r, c + 1) : next;
+        }
+    }
+    return AX_OK;
+}

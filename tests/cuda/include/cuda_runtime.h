@@ -84,6 +84,7 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, int other)
     return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ other);
 }
 
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 inline bool __any_sync(unsigned, bool x)

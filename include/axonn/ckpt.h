@@ -160,6 +160,12 @@ AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const a
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules, ax_buf *left);
 
+/* Sets the bits (ax_param_prune) of the elements in `box` of a matrix that are not zero in open weight files,
+ * as numbers of `dtype`. `prefix` is that of ax_ckpt_rules. The bits are 0 before. Not collective.
+ * AX_ERR_DATA if the files lack the array or cannot be read. */
+AX_MUST_CHECK ax_status ax_ckpt_read_mask(ax_st *st, const ax_param *param, const char *prefix,
+                                          ax_dtype dtype, const ax_box *box, uint64_t *bits);
+
 /* Finds the array whose key is `key`, or `key` with `prefix` added or removed (ax_ckpt_rules); NULL if there
  * is none. `prefix` may be NULL. */
 const ax_st_array *ax_ckpt_find_array(const ax_st *st, const char *key, const char *prefix);

@@ -27,6 +27,7 @@ typedef struct ax_engine_options {
                               ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;           /* largest gradient norm; 0: no clipping */
+    ax_masks *masks; /* what is zero in the blocks' matrices stays zero (ax_masks_apply); NULL: nothing */
 } ax_engine_options;
 
 /* The result of a dry run: a step and an evaluation on the device `dry`, which has no memory and computes

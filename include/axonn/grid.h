@@ -294,6 +294,7 @@ AX_MUST_CHECK ax_status ax_ctx_find_limit(size_t *bytes);
     X(WEIGHTS, "weights", DEVICE)                                                                            \
     /* Weights in the compute dtype beside their master weights; gathered weights (train.weight_cache). */   \
     X(COPIES, "compute copies", DEVICE)                                                                      \
+    X(MASKS, "masks", DEVICE) /* of pruned matrices */                                                       \
     X(GRADIENTS, "gradients", DEVICE)                                                                        \
     X(OPTIMIZER, "optimizer", DEVICE)                                                                        \
     X(RING, "buckets of offloaded state", DEVICE)                                                            \

@@ -252,10 +252,11 @@ enum { AX_STATE_MASTER, AX_STATE_MOMENT, AX_STATE_ARRAYS = AX_STATE_MOMENT + 2 }
  * forward and backward read `rest` instead. */
 typedef struct ax_param_state {
     ax_dtype dtype;
-    int64_t n;  /* number of elements: those of the rank's box in the state layout */
+    int64_t n;  /* number of elements: those of the rank's box in the state layout that are kept */
     void *data; /* memory that kernels can use; NULL: none on this rank, or the array is offloaded */
     struct ax_offload_state *offload; /* what has the array instead of `data`; or NULL */
     int64_t at;                       /* the array's first element there */
+    const struct ax_mask *mask;       /* which elements of the box are kept; NULL: all */
 } ax_param_state;
 
 /* An array of weights. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
@@ -295,6 +296,7 @@ typedef struct ax_param {
     bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
     bool frozen;          /* set before ax_param_set_create */
     ax_param_place place; /* set before ax_param_set_create */
+    struct ax_mask *mask; /* set before ax_param_set_create (ax_param_prune); NULL: all elements are kept */
     ax_param_file file;
     int64_t row_unit; /* in layout U, rows of zeros are added in memory up to a multiple of row_unit rows
                          (ax_param_pad_rows); 0: none */
@@ -324,6 +326,40 @@ void ax_param_pad_rows(ax_param *param, int64_t unit);
  * weight cache keeps all or none of them. (Memory of parameters that follow each other in a set is adjacent
  * anyway, if their sizes are multiples of 64 bytes.) Call this function before ax_param_set_create. */
 void ax_param_join(ax_param *const *params, int n);
+
+/* Pruned matrices (arXiv 2302.05045, SAMO). Kernels read a pruned matrix with its zeros, but its master
+ * weights, optimizer state and gradient have the kept elements only: `sum`, `grad` and the arrays of state
+ * are vectors, with the kept elements of the rank's box row after row. In layout U the vector has a part for
+ * each rank along the fine axes, with the elements of that rank's rows in the state layout. All parts are as
+ * long as the longest, rounded up to 64 bytes, so that reductions work on vectors as on other tensors; the
+ * padding is zero. A contraction writes a contribution to dense frame memory in the accum dtype, and
+ * ax_param_add_grad compresses it at once. After an update the new weights are expanded. Sums, files and
+ * checkpoints do not show any of this.
+ *
+ * ax_param_box returns this rank's box of a matrix in layout U. ax_param_prune gives a matrix of this stage
+ * its mask: bit c % 64 of word bits[r · words + c / 64], words being the box's columns / 64 rounded up, says
+ * whether element (r, c) of the box is kept; other bits are 0. The bits are copied. Call it before
+ * ax_param_set_create, with the bits of the same matrix on all ranks that have a part of it. The values of
+ * other elements must be zero. AX_ERR_USAGE if a box keeps more than 2^31 elements. */
+ax_box ax_param_box(const ax_ctx *ctx, const ax_param *param);
+AX_MUST_CHECK ax_status ax_param_prune(ax_ctx *ctx, ax_param *param, const uint64_t *bits);
+
+/* The masks of a model's matrices, for all engines and plans that are made of it. `read` sets the bits of the
+ * elements in `box` that are kept, as for ax_param_prune; the bits are 0 before. ax_masks_apply prunes those
+ * of the n matrices that have zeros on any rank; the first call is collective along `world`, and all calls
+ * give the same matrices. It keeps the bits that it reads, until they are those of a context that is not dry.
+ * ax_masks_count returns the number of matrices with zeros, after the first ax_masks_apply. */
+typedef struct ax_masks ax_masks;
+typedef ax_status ax_mask_read_fn(void *source, ax_ctx *ctx, const ax_param *param, const ax_box *box,
+                                  uint64_t *bits);
+AX_MUST_CHECK ax_status ax_masks_create(ax_comm *world, ax_mask_read_fn *read, void *source, ax_masks **out);
+AX_MUST_CHECK ax_status ax_masks_apply(ax_masks *masks, ax_ctx *ctx, ax_param *const *params, int n);
+int ax_masks_count(const ax_masks *masks);
+/* Returns a checksum of the places of all zeros, after the first ax_masks_apply: the same on all ranks and
+ * grids. */
+uint64_t ax_masks_checksum(const ax_masks *masks);
+void ax_masks_destroy(ax_masks **masks);
+
 void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);
@@ -362,12 +398,16 @@ AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, c
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
-/* Copy elements first … first+n-1 of an array of state to host memory, and from host memory. Not collective.
- */
+/* Copy elements first … first+n-1 of the rank's box between an array of state and host memory. What a mask
+ * does not keep is read as zero, and must be written as zero: AX_ERR_DATA. Not collective. */
 AX_MUST_CHECK ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *state, int64_t first,
                                             int64_t n, void *host);
 AX_MUST_CHECK ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *state, int64_t first,
                                              int64_t n, const void *host);
+
+/* Writes the new master weights of a pruned matrix to the weights that kernels read (`rounded`): elements
+ * first … first+n-1 of the rank's vector, which are at `master`, on the context's device. Not collective. */
+AX_MUST_CHECK ax_status ax_param_expand(const ax_param *param, int64_t first, int64_t n, const void *master);
 
 /* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
  * Invalidates the parameter in the weight cache. If `rounded` is split along data and `rest` is not (zero 1,

@@ -21,12 +21,13 @@ static const ax_option options[] = {
 };
 
 /* The kinds of kernels among which the time of a step is divided. */
-typedef enum part_kind { MATMULS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
+typedef enum part_kind { MATMULS, ATTENTION, MEMORY_BOUND, COMPRESS, EXPAND, OPTIMIZER, PARTS } part_kind;
 
 static const struct {
     const char *name;
     bool computes; /* true: compute-bound; false: memory-bound */
-} parts[PARTS] = {{"matmuls", true}, {"attention", true}, {"memory-bound", false}, {"optimizer", false}};
+} parts[PARTS] = {{"matmuls", true},   {"attention", true}, {"memory-bound", false},
+                  {"compress", false}, {"expand", false},   {"optimizer", false}};
 
 static part_kind part_of(ax_kernel kernel)
 {
@@ -36,6 +37,10 @@ static part_kind part_of(ax_kernel kernel)
     case AX_K_attention:
     case AX_K_attention_grad:
         return ATTENTION;
+    case AX_K_compress:
+        return COMPRESS;
+    case AX_K_expand:
+        return EXPAND;
     case AX_K_clip:
     case AX_K_adamw:
     case AX_K_sgd:

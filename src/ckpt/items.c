@@ -104,9 +104,8 @@ static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
         n[d] = it->tensor.dim[tensor_dim(it, d)];
 }
 
-/* Computes which box of the file's array corresponds to the box [lo, lo + n) of the tensor. */
-static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, int64_t *file_lo,
-                      int64_t *file_n)
+void ckpt_place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, int64_t *file_lo,
+                    int64_t *file_n)
 {
     for (int d = 0; d < it->place.ndim; d++) {
         file_lo[d] = it->place.lo[d] + lo[tensor_dim(it, d)];
@@ -260,10 +259,13 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
 {
     const ax_tensor *t = &it->tensor;
     int64_t file_lo[AX_MAX_DIMS], file_n[AX_MAX_DIMS];
-    place_box(it, lo, p->n, file_lo, file_n);
+    ckpt_place_box(it, lo, p->n, file_lo, file_n);
     if (way == READ) {
         AX_TRY(ax_st_read(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging));
-        return ax_param_state_write(m->ctx, it->state, p->first, p->count, m->staging);
+        ax_status status = ax_param_state_write(m->ctx, it->state, p->first, p->count, m->staging);
+        if (status == AX_ERR_DATA)
+            ax_error_context("parameter %s, read from array %s", it->name, it->key);
+        return status;
     }
     AX_TRY(ax_param_state_read(m->ctx, it->state, p->first, p->count, m->staging));
     if (way == SUM) {

@@ -232,6 +232,18 @@ static void check_grad_dtype(ax_config *cfg)
                         ax_config_dtype_name(grad));
 }
 
+static void check_sparse(ax_config *cfg)
+{
+    if (!ax_option_ok(cfg->set, "train.sparse") || !cfg->train.sparse)
+        return;
+    if (!cfg->model.from)
+        ax_option_error(cfg->set, "train.sparse",
+                        "needs model.from, the model whose zeros stay zero (axonn prune makes one)");
+    else if (cfg->tune.method == AX_CONFIG_LORA)
+        ax_option_error(cfg->set, "train.sparse",
+                        "is not possible with tune.method lora, whose updates would fill the zeros");
+}
+
 static void check_valid(ax_config *cfg)
 {
     for (size_t i = 0; i < cfg->data.valid.count; i++)
@@ -507,6 +519,7 @@ void config_check(ax_config *cfg)
     check_grad_dtype(cfg);
     check_valid(cfg);
     check_goldfish_is_on(cfg);
+    check_sparse(cfg);
     check_offload(cfg);
     check_grid(cfg);
     check_pipe_keys(cfg);

@@ -98,6 +98,19 @@ static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t fra
     return AX_OK;
 }
 
+/* Gives the matrices of the blocks their masks. */
+static ax_status prune(ax_engine *e)
+{
+    ax_param **matrix;
+    int n;
+    if (!e->options.masks)
+        return AX_OK;
+    AX_TRY(ax_model_matrices(e->model, &matrix, &n));
+    ax_status status = ax_masks_apply(e->options.masks, e->ctx, matrix, n);
+    free(matrix);
+    return status;
+}
+
 static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     const ax_engine_options *o = &e->options;
@@ -108,6 +121,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     const ax_model_use use = {
         .recompute = o->recompute, .positions = o->seq_len, .costs = plan ? plan->costs : e->costs};
     AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
+    AX_TRY(prune(e));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->moments : -1, &e->set));
     if (plan)
         AX_TRY(ax_param_set_learn_uses(e->set, plan->uses));

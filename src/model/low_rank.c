@@ -310,6 +310,20 @@ static ax_layer *layer_of(const ax_model *m, ax_matrix matrix, int64_t block)
     return ax_layer_find(m->root, name);
 }
 
+ax_status ax_model_matrices(const ax_model *m, ax_param ***out, int *n)
+{
+    const int64_t most = m->config.layers * AX_MATRIX_OF_BLOCK;
+    AX_TRY(ax_calloc((size_t)ax_max(most, 1), sizeof **out, out));
+    *n = 0;
+    for (int64_t block = 0; block < m->config.layers; block++)
+        for (int i = 0; i < AX_MATRIX_OF_BLOCK; i++) {
+            const ax_layer *layer = layer_of(m, (ax_matrix)i, block);
+            if (layer)
+                (*out)[(*n)++] = layer->param[AX_LINEAR_WEIGHT];
+        }
+    return AX_OK;
+}
+
 static ax_status add_update(ax_model *m, ax_matrix matrix, int64_t block)
 {
     const ax_low_rank *update = ax_model_config_update(&m->config, matrix, block);

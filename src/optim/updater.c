@@ -15,12 +15,19 @@ typedef struct launch {
     int param, gathered; /* parameters [param, gathered) */
 } launch;
 
+/* A part of a pruned matrix that an update changes: its elements begin with `first` of the rank's vector. */
+typedef struct expansion {
+    const ax_param *param; /* NULL: the update writes the weights that kernels read */
+    int64_t first;
+} expansion;
+
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
     int rows, launches;
     launch *launch;
     ax_update_array *table;     /* host memory, [rows]: addresses of the arrays */
+    expansion *expand;          /* [rows]: what is expanded after the row's update */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
     ax_update_numbers *result; /* in pinned host memory: copy of `numbers` after the newest ax_updater_clip */
@@ -43,6 +50,7 @@ static void add_row(ax_updater *u, const ax_param *p, const ax_offload_part *par
 {
     const ax_update_array *last = u->rows ? &u->table[u->rows - 1] : NULL;
     void *master = part->state[AX_STATE_MASTER] ? part->state[AX_STATE_MASTER] : part->weights;
+    u->expand[u->rows] = (expansion){.param = p->mask ? p : NULL, .first = part->first};
     u->table[u->rows++] =
         (ax_update_array){.n = part->n,
                           .first = last ? last->first + ax_round_up(last->n, AX_UPDATE_UNIT) : 0,
@@ -58,7 +66,7 @@ static void add_row(ax_updater *u, const ax_param *p, const ax_offload_part *par
 static void add_whole(ax_updater *u, const ax_param *p)
 {
     ax_offload_part whole = {
-        .n = p->state[AX_STATE_MASTER].n, .grad = p->grad.data, .weights = p->rounded.data};
+        .n = p->state[AX_STATE_MASTER].n, .grad = p->grad.data, .weights = p->mask ? NULL : p->rounded.data};
     for (int k = 0; k < AX_STATE_ARRAYS; k++)
         whole.state[k] = p->state[k].data;
     add_row(u, p, &whole);
@@ -130,8 +138,9 @@ static ax_status list_launches(ax_updater *u)
 {
     size_t most = (size_t)(2 * u->set->n + ax_offload_buckets(u->set) + 1);
     AX_TRY(ax_calloc(most, sizeof *u->table, &u->table));
+    AX_TRY(ax_calloc(most, sizeof *u->expand, &u->expand));
     AX_TRY(ax_calloc(most, sizeof *u->launch, &u->launch));
-    AX_ASSERT(u->table && u->launch); /* for the static analyzer */
+    AX_ASSERT(u->table && u->expand && u->launch); /* for the static analyzer */
     list_buckets(u);
     list_in_place(u, gathers(u->set)); /* last, because the gradients of vectors are reduced last */
     return AX_OK;
@@ -179,6 +188,7 @@ void ax_updater_destroy(ax_updater **updater)
     ax_stream_event_destroy(&u->clipped);
     free(u->sums);
     free(u->launch);
+    free(u->expand);
     free(u->table);
     free(u);
     *updater = NULL;
@@ -244,6 +254,9 @@ static ax_status run_launch(ax_updater *u, const ax_hyper *h, const launch *l, b
     if (l->bucket >= 0)
         AX_TRY(ax_offload_acquire(u->set, l->bucket));
     AX_TRY(update(u, h, l));
+    for (int i = l->row; i < l->end; i++)
+        if (u->expand[i].param)
+            AX_TRY(ax_param_expand(u->expand[i].param, u->expand[i].first, u->table[i].n, u->table[i].w));
     if (l->bucket >= 0)
         AX_TRY(ax_offload_release(u->set, l->bucket));
     for (int i = l->param; i < l->gathered; i++)

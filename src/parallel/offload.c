@@ -84,15 +84,16 @@ ax_status ax_offload_lay_out(ax_param_set *set)
         p->live->offloaded = o->elements;
         if (!ax_offload_has(p))
             continue;
-        o->first = first_array(p);
+        /* In fp32 pruned matrices have an array more than others. */
+        o->first = o->arrays ? (int)ax_min(o->first, first_array(p)) : first_array(p);
         o->arrays = end - o->first;
         o->grad_size = ax_dtype_size(p->grad.dtype);
         o->weight_size = ax_dtype_size(p->rounded.dtype);
-        for (int k = o->first; k < end; k++)
+        for (int k = first_array(p); k < end; k++)
             p->state[k].offload = o;
         /* With the padding of collectives, matrices begin alike on all ranks that gather them together. An
          * empty box has a place, too, so that a rank with matrices has a store. */
-        o->elements += ax_round_up(ax_max(ax_param_wire_room(set->ctx, p, &p->rounded), 1), AX_UPDATE_UNIT);
+        o->elements += ax_round_up(ax_max(ax_param_wire_room(set->ctx, p, &p->grad), 1), AX_UPDATE_UNIT);
     }
     for (int i = 0; i < set->n; i++)
         for (int k = 0; k < AX_STATE_ARRAYS; k++)
@@ -182,11 +183,23 @@ static void address_store(const ax_param_set *set)
         }
 }
 
+static ax_status check_pruned(const ax_param_set *set)
+{
+    for (int i = 0; i < set->n && is_remote(set->offload); i++)
+        AX_CHECK(
+            !set->param[i]->mask, AX_ERR_USAGE,
+            "%s is a pruned matrix, which the host cannot update for a device with memory of its own: set "
+            "offload.update to device",
+            set->param[i]->name);
+    return AX_OK;
+}
+
 ax_status ax_offload_make(ax_param_set *set)
 {
     struct ax_offload_state *o = set->offload;
     if (!o || !o->arrays)
         return AX_OK;
+    AX_TRY(check_pruned(set));
     size_t *bytes = set->memory.bytes, all = (size_t)(o->arrays * o->elements) * size_of(o);
     AX_TRY(ax_state_store_create(o->ctx->dev, &o->by, all, &o->store));
     bytes[in_file(o) ? AX_MEMORY_FILE : AX_MEMORY_HOST] += all;
@@ -416,7 +429,7 @@ int64_t ax_offload_last(const ax_param *p)
         return -1;
     /* The gradient of a parameter without state here, the last stage's copy of a tied table, is ready no
      * earlier than with the bucket that has the element after it (ax_param_set_reduce). */
-    int64_t last = ax_offload_has(p) ? mine + ax_param_wire_room(p->set->ctx, p, &p->rounded) - 1 : mine;
+    int64_t last = ax_offload_has(p) ? mine + ax_param_wire_room(p->set->ctx, p, &p->grad) - 1 : mine;
     return ax_min(last / p->set->offload->bucket, buckets - 1);
 }
 
@@ -430,12 +443,14 @@ bool ax_offload_find(const ax_param *p, int64_t bucket, ax_offload_part *out)
     *out = (ax_offload_part){.first = lo - mine, .n = hi - lo};
     char *state = slot_of(o, bucket)->data, *grads = state + state_bytes(o),
          *weights = grads + (size_t)o->bucket * o->grad_size;
-    for (int k = o->first; k < o->first + o->arrays; k++)
+    for (int k = first_array(p); k < o->first + o->arrays; k++)
         out->state[k] = state_bytes(o)
                             ? state + (size_t)((k - o->first) * o->bucket + lo - begin) * size_of(o)
                             : stored(&p->state[k], out->first);
     out->grad =
         is_remote(o) ? grads + (size_t)(lo - begin) * o->grad_size : ax_param_at(&p->grad, out->first);
+    if (p->mask) /* ax_param_expand writes the weights */
+        return true;
     out->weights =
         is_remote(o) ? weights + (size_t)(lo - begin) * o->weight_size : ax_param_at(&p->rounded, out->first);
     return true;

@@ -1,6 +1,6 @@
 /* Parameters: their declaration by a layer, and their four layouts. Read parallel.h ("parameters") first,
  * then param.h. */
-#include "parallel/param.h"
+#include "parallel/mask.h"
 
 #include <stdlib.h>
 
@@ -118,6 +118,7 @@ void ax_param_destroy(ax_param **param)
 {
     if (!*param)
         return;
+    ax_mask_destroy(&(*param)->mask);
     free((*param)->name);
     free((*param)->file.key);
     free(*param);
@@ -133,23 +134,23 @@ bool ax_param_trains(const ax_param *param) { return !param->frozen && param->se
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns the i-th fine axis (axis that splits dim 0 by elements) of the state layout. None of the
- * parameter's four layouts has more fine axes. */
-static ax_axis fine_axis(const ax_param *p, int i)
+/* Returns the i-th fine axis (axis that splits dim 0 by elements) of a tensor in the state layout. None of
+ * the parameter's four layouts has more fine axes. */
+static ax_axis fine_axis(const ax_tensor *state, int i)
 {
-    const ax_axes *rows = &p->rounded.layout.dim[0];
+    const ax_axes *rows = &state->layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* Returns the message size of the reduce-scatter along the i-th fine axis (axis that splits dim 0 by
- * elements). The all-gather along this axis has the same message size. */
-static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
+/* Returns the message size of the reduce-scatter of a tensor, given in the state layout, along the i-th fine
+ * axis (axis that splits dim 0 by elements). The all-gather along this axis has the same message size. */
+static ax_wire wire_of(const ax_ctx *ctx, const ax_tensor *state, int i)
 {
-    ax_tensor t = p->rounded;
+    ax_tensor t = *state;
     ax_axes *rows = &t.layout.dim[0];
     rows->n = (uint8_t)(rows->n - rows->fine + i + 1);
     rows->fine = (uint8_t)(i + 1);
-    return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
+    return ax_wire_make(ctx->grid, &t, 0, fine_axis(state, i));
 }
 
 /* Returns the parameter as kernels read it: in layout U, without data. */
@@ -176,7 +177,9 @@ int64_t ax_param_spare_count(const ax_ctx *ctx, const ax_param *p)
 
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
-    int64_t used = t->layout.dim[0].fine ? 0 : ax_tensor_count(ctx->grid, t) + ax_param_spare_count(ctx, p);
+    const bool dense = t->ndim == p->rest.ndim;
+    int64_t used =
+        t->layout.dim[0].fine || !dense ? 0 : ax_tensor_count(ctx->grid, t) + ax_param_spare_count(ctx, p);
     return ax_max(ax_param_wire_room(ctx, p, t), used);
 }
 
@@ -186,13 +189,15 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
  * memory of the result of the next one. */
 int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
-    int fine = t->layout.dim[0].fine, last = p->rounded.layout.dim[0].fine;
+    const ax_tensor *state =
+        t->ndim == p->rest.ndim ? &p->rounded : &p->grad; /* of a pruned matrix: a vector */
+    int fine = t->layout.dim[0].fine, last = state->layout.dim[0].fine;
     int64_t room = ax_tensor_count(ctx->grid, t), before = 0;
     if (fine)
-        room = ax_max(room, wire_of(ctx, p, fine - 1).count);
+        room = ax_max(room, wire_of(ctx, state, fine - 1).count);
     for (int i = fine; i < last; i++) {
-        int64_t part = wire_of(ctx, p, i).count;
-        before += (ax_grid_axis_size(ctx->grid, fine_axis(p, i)) - 1) * part;
+        int64_t part = wire_of(ctx, state, i).count;
+        before += (ax_grid_axis_size(ctx->grid, fine_axis(state, i)) - 1) * part;
         room = ax_max(room, before + part);
     }
     return room;
@@ -202,7 +207,7 @@ int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *p, const ax_layout *f
 {
     int64_t offset = 0;
     for (int i = coarse->dim[0].fine; i < fine->dim[0].fine; i++)
-        offset +=
-            ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), fine_axis(p, i)) * wire_of(ctx, p, i).count;
+        offset += ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), fine_axis(&p->rounded, i)) *
+                  wire_of(ctx, &p->rounded, i).count;
     return offset;
 }

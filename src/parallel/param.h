@@ -135,8 +135,8 @@ AX_MUST_CHECK ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *param,
  * zeros too. */
 int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
-/* Returns the offset, in elements, of this rank's part in layout `fine` within its larger part in layout
- * `coarse`, two of the parameter's four layouts. */
+/* Returns the offset, in elements, of this rank's part of the weights in layout `fine` within its larger part
+ * in layout `coarse`, two of the parameter's four layouts. */
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 

@@ -15,6 +15,7 @@
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
  * split the batch. In the last micro-batch the reduction of a bucket (gradients that are reduced together)
  * starts as soon as the bucket's last contribution has been added. */
+#include "parallel/mask.h"
 #include "parallel/offload.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static ax_status zero(ax_ctx *ctx, const ax_tensor *t)
     return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
 }
 
-static bool is_vector(const ax_param *p) { return p->sum.ndim < 2; }
+static bool is_vector(const ax_param *p) { return p->rest.ndim < 2; }
 
 /* Sets the gradients of all vectors, and the padding between them, to zero. */
 static ax_status zero_vectors(ax_param_set *set)
@@ -215,9 +216,21 @@ static ax_status push(ax_param_set *set, const ax_param_contribution *c)
     return set->ctx->parallel.overlap.ors ? AX_OK : ax_param_contributions_end(set);
 }
 
+/* Returns true if kernels add contributions in layout `produced` to the gradient themselves. */
 static bool is_direct(const ax_param *p, const ax_layout *produced)
 {
-    return ax_layout_equal(p->set->ctx->grid, produced, &p->sum.layout, p->sum.ndim);
+    return !p->mask && ax_layout_equal(p->set->ctx->grid, produced, &p->sum.layout, p->sum.ndim);
+}
+
+/* Returns a contribution to p's gradient as kernels produce it: dense, without memory. That to the gradient
+ * of a pruned matrix is rounded to the gradient's dtype only after it is added. */
+static ax_tensor contribution_of(const ax_param *p, const ax_layout *produced)
+{
+    ax_tensor t = p->mask ? p->rest : p->sum;
+    t.dtype = p->mask ? p->set->ctx->accum : p->sum.dtype;
+    t.layout = *produced;
+    t.data = NULL;
+    return t;
 }
 
 /* Computes the number of elements of frame memory for a contribution to p's gradient in layout `produced`,
@@ -226,9 +239,12 @@ static ax_status target_room(const ax_param *p, const ax_layout *produced, int64
 {
     ax_redistribution steps;
     ax_ctx *ctx = p->set->ctx;
-    ax_tensor target = p->sum;
+    const ax_tensor target = contribution_of(p, produced);
     ax_layout split = p->sum.layout;
-    target.layout = *produced;
+    if (p->mask) {
+        *out = ax_tensor_count(ctx->grid, &target) + ax_param_spare_count(ctx, p);
+        return AX_OK;
+    }
     split.partial &= produced->partial;
     AX_TRY(ax_redistribution_make(ctx->grid, &target, &split, &steps));
     *out = ax_max(ax_redistribution_room_sent(ctx, &target, &steps),
@@ -261,9 +277,9 @@ static ax_status find_target(ax_frame *frame, ax_param *p, const ax_layout *prod
     } else {
         int64_t room;
         AX_TRY(target_room(p, produced, &room));
+        target = contribution_of(p, produced);
         if (!place)
             AX_TRY(ax_frame_scratch(frame, target.dtype, room, &place));
-        target.layout = *produced;
         target.data = place;
         live->target = place;
         overwrite = true;
@@ -323,14 +339,54 @@ static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tenso
     return push(p->set, &c);
 }
 
+/* Returns the vector of the kept elements of a contribution in layout U, without memory. */
+static ax_tensor vector_of(const ax_param *p, const ax_tensor *part)
+{
+    ax_tensor t = p->sum;
+    t.layout = (ax_layout){.partial = part->layout.partial};
+    t.data = NULL;
+    return t;
+}
+
+/* Compresses a contribution to the gradient of a pruned matrix: into the gradient, or into frame memory, from
+ * which it is reduced. */
+static ax_status compress_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor vector = vector_of(p, part);
+    ax_layout dense = part->layout, target = p->sum.layout;
+    ax_redistribution steps;
+    dense.partial = p->use.partial;
+    AX_CHECK(ax_layout_equal(ctx->grid, &dense, &p->use, p->rest.ndim), AX_ERR_INTERNAL,
+             "a contribution to the gradient of %s, a pruned matrix, is not divided as the matrix is",
+             p->name);
+    if (ax_layout_equal(ctx->grid, &vector.layout, &p->sum.layout, 1)) {
+        if (p->live->started - 1 != p->live->done)
+            AX_TRY(ax_param_contributions_end(p->set));
+        AX_TRY(ax_mask_compress(ctx->stream, p->mask, part, &p->sum, !first));
+        return count_contribution(p);
+    }
+    target.partial &= part->layout.partial;
+    AX_TRY(ax_redistribution_make(ctx->grid, &vector, &target, &steps));
+    int64_t room =
+        ax_max(ax_redistribution_room_sent(ctx, &vector, &steps), ax_tensor_count(ctx->grid, &vector));
+    AX_TRY(ax_frame_scratch(frame, vector.dtype, room, &vector.data));
+    AX_TRY(ax_mask_compress(ctx->stream, p->mask, part, &vector, false));
+    p->live->target = vector.data;
+    return start_contribution(frame, p, &vector, first);
+}
+
 ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
 {
     AX_TRY(needs_memory(p));
-    AX_CHECK(part->dtype == p->sum.dtype, AX_ERR_INTERNAL,
+    const ax_dtype dtype = contribution_of(p, &part->layout).dtype;
+    AX_CHECK(part->dtype == dtype, AX_ERR_INTERNAL,
              "a contribution to the gradient of %s is %s, but the gradient accumulates in %s", p->name,
-             ax_dtype_name(part->dtype), ax_dtype_name(p->sum.dtype));
+             ax_dtype_name(part->dtype), ax_dtype_name(dtype));
     bool first = !p->live->started++;
     AX_TRY(ax_frame_at_end(frame, ax_param_set_end, p->set));
+    if (p->mask)
+        return compress_contribution(frame, p, part, first);
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
@@ -350,7 +406,8 @@ static ax_status place_targets(ax_frame *frame, int n, void *const *param, const
             continue;
         AX_TRY(needs_memory(p));
         AX_TRY(target_room(p, &produced[i], &bytes[i]));
-        bytes[i] = ax_round_up(bytes[i] * (int64_t)ax_dtype_size(p->sum.dtype), AX_PARAM_ALIGN);
+        const ax_dtype dtype = contribution_of(p, &produced[i]).dtype;
+        bytes[i] = ax_round_up(bytes[i] * (int64_t)ax_dtype_size(dtype), AX_PARAM_ALIGN);
         direct = direct || is_direct(p, &produced[i]);
         all += bytes[i];
     }

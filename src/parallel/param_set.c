@@ -1,4 +1,5 @@
 /* The memory of a model's parameters. */
+#include "parallel/mask.h"
 #include "parallel/offload.h"
 
 #include <stdlib.h>
@@ -80,6 +81,19 @@ static void allocate_cached(cursor *c, ax_param *p, size_t *budget)
         allocate_used(c, AX_MEMORY_COPIES, p, &p->live->cached);
 }
 
+/* Allocates the mask, if p is a pruned matrix. */
+static void allocate_mask(cursor *c, ax_param *p)
+{
+    struct ax_mask *m = p->mask;
+    void *bits = NULL, *begin = NULL;
+    if (!m)
+        return;
+    allocate(c, AX_MEMORY_MASKS, m->rows * m->words, AX_I64, &bits);
+    allocate(c, AX_MEMORY_MASKS, m->rows + 1, AX_I32, &begin);
+    m->device_bits = bits;
+    m->device_begin = begin;
+}
+
 static bool same_split(const ax_grid *grid, const ax_param *p)
 {
     return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
@@ -128,8 +142,10 @@ static size_t allocate_all(ax_param_set *set, int block, void *base)
                 allocate_state(&c, p);
             if (block == AX_BLOCK_WEIGHTS && pass < KINDS)
                 allocate_weights(&c, p);
-            if (block == AX_BLOCK_WEIGHTS && pass >= KINDS)
+            if (block == AX_BLOCK_WEIGHTS && pass >= KINDS) {
                 allocate_cached(&c, p, &budget);
+                allocate_mask(&c, p);
+            }
         }
     return c.at;
 }
@@ -173,6 +189,15 @@ static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
     return AX_OK;
 }
 
+/* Copies the masks to the device, before other blocks take memory. */
+static ax_status upload_masks(ax_param_set *set)
+{
+    for (int i = 0; i < set->n; i++)
+        if (set->param[i]->mask)
+            AX_TRY(ax_mask_upload(set->ctx, set->param[i]->mask));
+    return AX_OK;
+}
+
 static ax_status allocate_blocks(ax_param_set *set)
 {
     for (int i = 0; i < AX_PARAM_BLOCKS; i++) {
@@ -182,6 +207,8 @@ static ax_status allocate_blocks(ax_param_set *set)
             continue;
         AX_TRY(ax_ctx_alloc(set->ctx, block->bytes, &block->data));
         allocate_all(set, i, block->data);
+        if (i == AX_BLOCK_WEIGHTS)
+            AX_TRY(upload_masks(set));
     }
     return AX_OK;
 }
@@ -215,8 +242,10 @@ static ax_status make_flow(ax_param_set *set)
         *p->live = (ax_param_live){.index = i, .bucket = -1, .last = -1, .cached = p->rest};
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
-        for (int k = 0; k < AX_STATE_ARRAYS; k++)
-            p->state[k].n = ax_tensor_count(set->ctx->grid, &p->rounded);
+        for (int k = 0; k < AX_STATE_ARRAYS; k++) {
+            p->state[k].n = p->mask ? p->mask->kept : ax_tensor_count(set->ctx->grid, &p->rounded);
+            p->state[k].mask = p->mask;
+        }
         /* Weights that are not updated are stored only in the dtype that kernels read. */
         p->state[AX_STATE_MASTER].dtype = ax_param_trains(p) ? set->ctx->accum : p->rest.dtype;
     }

@@ -1,5 +1,6 @@
 /* The state of a parameter: its master weights and the arrays of the optimizer, as far as this rank has them.
  * Read param.h first. */
+#include "parallel/mask.h"
 #include "parallel/offload.h"
 
 #include "axonn/philox.h"
@@ -11,18 +12,49 @@ static void *element(const ax_param_state *s, int64_t first)
     return (char *)s->data + first * (int64_t)ax_dtype_size(s->dtype);
 }
 
-ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, void *host)
+/* read and write copy elements of the array itself, which has those that a mask keeps. */
+static ax_status read(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, void *host)
 {
     return s->offload
                ? ax_offload_move(s, false, first, n, host)
                : ax_copy_out(ctx->stream, host, element(s, first), (size_t)n * ax_dtype_size(s->dtype));
 }
 
-ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n,
-                               const void *host)
+static ax_status write(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, const void *host)
 {
     return s->offload ? ax_offload_move(s, true, first, n, (void *)(uintptr_t)host) /* only read */
                       : ax_copy_in(ctx->stream, element(s, first), host, (size_t)n * ax_dtype_size(s->dtype));
+}
+
+ax_status ax_param_state_read(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n, void *host)
+{
+    if (!s->mask)
+        return read(ctx, s, first, n, host);
+    const int64_t begin = ax_mask_rank(s->mask, first), kept = ax_mask_rank(s->mask, first + n) - begin;
+    char *end = (char *)host + (size_t)(n - kept) * ax_dtype_size(s->dtype);
+    if (kept)
+        AX_TRY(read(ctx, s, begin, kept, end));
+    ax_mask_spread(s->mask, s->dtype, first, n, host);
+    return AX_OK;
+}
+
+ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *s, int64_t first, int64_t n,
+                               const void *host)
+{
+    if (!s->mask)
+        return write(ctx, s, first, n, host);
+    const int64_t begin = ax_mask_rank(s->mask, first), kept = ax_mask_rank(s->mask, first + n) - begin;
+    void *packed;
+    AX_TRY(ax_calloc((size_t)ax_max(kept, 1), ax_dtype_size(s->dtype), &packed));
+    ax_status status = AX_OK;
+    if (!ax_mask_pack(s->mask, s->dtype, first, n, host, packed))
+        status = ax_fail(AX_ERR_DATA,
+                         "elements that the mask of this pruned matrix does not keep are not zero: the "
+                         "values are not those of a model with these zeros");
+    if (status == AX_OK && kept)
+        status = write(ctx, s, begin, kept, packed);
+    free(packed);
+    return status;
 }
 
 /* Returns the number of elements of an array that a kernel can access at once. */
@@ -79,7 +111,32 @@ static ax_status convert(ax_ctx *ctx, int64_t n, ax_dtype from, const void *x, a
     return n ? ax_run_convert(ctx->stream, &args) : AX_OK;
 }
 
-bool ax_param_rounds(const ax_param *p) { return p->state[AX_STATE_MASTER].dtype != p->rest.dtype; }
+bool ax_param_rounds(const ax_param *p)
+{
+    return p->mask || p->state[AX_STATE_MASTER].dtype != p->rest.dtype;
+}
+
+/* Writes the master weights of a pruned matrix, in pieces if they are offloaded, to the weights that kernels
+ * read, which are zero elsewhere. */
+static ax_status expand(ax_ctx *ctx, const ax_param *p)
+{
+    const ax_param_state *s = &p->state[AX_STATE_MASTER];
+    const ax_tensor *to = &p->rounded;
+    if (!s->offload)
+        return ax_mask_expand(ctx->stream, p->mask, 0, s->n, s->data, s->dtype, to);
+    ax_fill_args zero = {.n = ax_tensor_count(ctx->grid, to), .y = to->data, .dtype = to->dtype};
+    if (zero.n)
+        AX_TRY(ax_run_fill(ctx->stream, &zero));
+    for (int64_t first = 0, n; first < s->n; first += n) {
+        void *x;
+        n = ax_min(ax_offload_piece(s), s->n - first);
+        AX_TRY(ax_offload_fetch(s, first, n));
+        AX_TRY(ax_offload_room(s, first, &x));
+        AX_TRY(ax_mask_expand(piece_stream(ctx, s), p->mask, first, n, x, s->dtype, to));
+        AX_TRY(ax_stream_wait(piece_stream(ctx, s))); /* as in ax_offload_round */
+    }
+    return AX_OK;
+}
 
 ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
 {
@@ -87,6 +144,8 @@ ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
     const ax_tensor *to = &p->rounded;
     if (!ax_param_rounds(p) || !ax_param_is_owned(p))
         return AX_OK;
+    if (p->mask)
+        return expand(ctx, p);
     if (!s->offload)
         return convert(ctx, s->n, s->dtype, s->data, to->dtype, to->data);
     for (int64_t first = 0, n; first < s->n; first += n) {
@@ -94,6 +153,12 @@ ax_status ax_param_state_round(ax_ctx *ctx, const ax_param *p)
         AX_TRY(ax_offload_round(s, first, n, to));
     }
     return AX_OK;
+}
+
+ax_status ax_param_expand(const ax_param *p, int64_t first, int64_t n, const void *master)
+{
+    return ax_mask_expand(p->set->ctx->stream, p->mask, first, n, master, p->state[AX_STATE_MASTER].dtype,
+                          &p->rounded);
 }
 
 /* ---- initial values ------------------------------------------------------------------------------ */
@@ -195,6 +260,9 @@ static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
 
 ax_status ax_param_state_init(ax_ctx *ctx, const ax_param *p)
 {
+    AX_CHECK(!p->mask, AX_ERR_INTERNAL,
+             "the weights of %s, a pruned matrix, cannot be drawn: read those to which its mask belongs",
+             p->name);
     if (p->init == AX_INIT_NORMAL)
         return draw(ctx, p);
     if (p->init == AX_INIT_UNIFORM)

@@ -16,8 +16,10 @@ static int64_t counted(const ax_param_set *set, int of, int64_t i)
     if (of == AX_SUMS_PARTIAL)
         return ax_param_trains(p) && p->sum.data ? ax_tensor_count(set->ctx->grid, &p->sum) : 0;
     bool counts = (of == AX_SUMS_WEIGHTS || ax_param_trains(p)) && ax_param_is_owned(p) &&
-                  ax_tensor_is_primary(set->ctx->grid, &p->grad);
-    return counts ? p->state[AX_STATE_MASTER].n : 0;
+                  ax_tensor_is_primary(set->ctx->grid, &p->rounded);
+    if (!counts)
+        return 0;
+    return of == AX_SUMS_WEIGHTS ? ax_tensor_count(set->ctx->grid, &p->rounded) : p->state[AX_STATE_MASTER].n;
 }
 
 /* Fills in a table with an entry for each parameter: of its gradient, or of its weights as kernels read them.

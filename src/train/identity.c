@@ -201,10 +201,23 @@ static bool set_data(const ax_train_run *run, json_t *identity)
            !json_object_set_new(identity, "data.train", source_list(run));
 }
 
+/* The checksum of the zeros that training keeps, which is no key of the configuration. */
+static const char zeros_name[] = "zeros of model.from";
+
+static bool set_zeros(const ax_train_run *run, json_t *identity)
+{
+    char sum[17];
+    if (!run->inputs.masks)
+        return true;
+    ax_train_print_masks(run, sum);
+    return !json_object_set_new(identity, zeros_name, json_string(sum));
+}
+
 json_t *ax_train_identity(const ax_train_run *run)
 {
     json_t *identity = values_of(run->config, AX_RESUME_RUN, AX_RESUME_WEIGHTS);
-    if (set_data(run, identity) && set_tune(run, identity) && add_base_facts(run, identity))
+    if (set_data(run, identity) && set_zeros(run, identity) && set_tune(run, identity) &&
+        add_base_facts(run, identity))
         return identity;
     json_decref(identity);
     return NULL;
@@ -380,7 +393,8 @@ static ax_status describe_change(const ax_train_run *run, const change *c, ax_bu
 /* Returns true if a new run that starts from a checkpoint of another run may change the key. */
 static bool may_differ(const ax_train_run *run, const char *key)
 {
-    return run->resume.new_run && (resumes(key) == AX_RESUME_RUN || !strcmp(key, "data.last_row"));
+    return run->resume.new_run &&
+           (resumes(key) == AX_RESUME_RUN || !strcmp(key, "data.last_row") || !strcmp(key, zeros_name));
 }
 
 /* Returns true if two lists of sources (source_list) are equal, but for how often sources with epochs are

@@ -283,7 +283,8 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
 }
 
 /* Sets *out to the machine's memory and the least that a rank needs for the model's weights and gradients,
- * and unless `offloads` for its optimizer state: if these are divided evenly among the ranks. */
+ * and unless `offloads` for its optimizer state: if these are divided evenly among the ranks. Of a
+ * pruned model only the weights are counted. */
 static ax_status find_least(const ax_train_run *run, bool offloads, int64_t parameters, ax_machine *out)
 {
     const ax_model_config *model = &run->inputs.model;
@@ -292,7 +293,9 @@ static ax_status find_least(const ax_train_run *run, bool offloads, int64_t para
            trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
     /* With offloaded state, weights and gradients in the compute dtype are the least. */
     const double size = (double)ax_dtype_size(run->plan.compute),
-                 each = offloads ? 2 * size : (2 + run->plan.options.optim->moments) * (double)sizeof(float),
+                 each = run->inputs.masks ? size
+                        : offloads        ? 2 * size
+                                          : (2 + run->plan.options.optim->moments) * (double)sizeof(float),
                  need = (frozen * size + trained * each) / ax_comm_size(run->world);
     const ax_memory least = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)fmin(need, 0x1p62)};
     return find_machine(run, &least, out);
@@ -379,6 +382,7 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
         AX_TRY(choose_recompute(run, &plan->options.recompute));
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
                      &plan->engine));
+    AX_TRY(ax_train_check_masks(run));
     AX_TRY(log_plan(run, memory));
     log_offload(run, &plan->engine);
     AX_TRY(find_largest(run, memory, &plan->mem_planned));

@@ -66,7 +66,8 @@ ax_status ax_train_plan_step(const ax_train_run *run, ax_train_plan *plan)
                                         .global_batch = c->train.global_batch,
                                         .recompute = ax_max(recompute, 0),
                                         .whole_rows = !c->data.mask_documents,
-                                        .clip = c->optim.clip};
+                                        .clip = c->optim.clip,
+                                        .masks = run->inputs.masks};
     return ax_optim_find(c->optim.name, &plan->options.optim);
 }
 

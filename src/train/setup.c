@@ -115,6 +115,7 @@ ax_status ax_train_open_model(const ax_train_run *run, ax_train_inputs *inputs)
         config_check_goldfish(c);
     }
     AX_TRY(ax_option_finish(c->set));
+    AX_TRY(ax_train_open_masks(run, inputs));
     if (!inputs->tokenizer)
         return AX_OK;
     AX_TRY(ax_chat_create(inputs->tokenizer, c->data.chat_template, &inputs->chat));
@@ -461,4 +462,5 @@ void ax_inputs_fini(ax_train_inputs *inputs)
     free(inputs->model_dir);
     free(inputs->adapter_dir);
     ax_inputs_close_weights(inputs);
+    ax_masks_destroy(&inputs->masks);
 }

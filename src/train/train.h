@@ -42,6 +42,7 @@ typedef struct ax_train_inputs {
     ax_st *model_weights;   /* open weight files there, until the weights are loaded */
     char *adapter_dir;      /* the adapter's directory found for model.from; NULL: that is no adapter */
     ax_st *adapter_weights; /* its open weight file, until the weights are loaded */
+    ax_masks *masks;        /* with train.sparse: what is zero in model_weights; or NULL */
     char base[17];          /* ax_st_checksum of model_weights, if the run trains an adapter; else "" */
     ax_sources train, valid;
     ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; ax_train_trained_shape:
@@ -176,6 +177,11 @@ void ax_train_dir_fini(ax_train_dir *dir);
 /* Checks, before anything is created, that the device and all paths to read from exist. */
 ax_status ax_train_check_inputs(const ax_train_run *run);
 ax_status ax_train_open_model(const ax_train_run *run, ax_train_inputs *inputs);
+/* sparse.c: with train.sparse, makes inputs->masks from the open weight files; fails, once a plan has read
+ * them, if they have no zeros; prints their checksum. */
+ax_status ax_train_open_masks(const ax_train_run *run, ax_train_inputs *inputs);
+ax_status ax_train_check_masks(const ax_train_run *run);
+void ax_train_print_masks(const ax_train_run *run, char out[17]);
 /* Opens the data of data.train and data.valid, sets config->model.seq_len if it is 0 (ax_data_choose_length),
  * and packs their documents if data.pack is documents. *signal: a signal that any rank has received meanwhile
  * (ax_train_beat), or 0. */

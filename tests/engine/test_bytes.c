@@ -4,6 +4,7 @@
  * vectors, the gradient norm. Grids with one or two axes are also compared with separate formulas: they
  * transfer what Megatron-LM, FSDP, hybrid sharding and DDP do. */
 #include "axonn/engine.h"
+#include "support/params.h"
 #include "support/ranks.h"
 #include "support/sampled.h"
 
@@ -31,6 +32,7 @@ typedef struct bytes_case {
     int recompute, zero;
     bool cached, llama;
     bool narrow; /* gradients of matrices are in the compute dtype */
+    bool pruned; /* of the blocks' matrices, the first element of every second row is kept */
 } bytes_case;
 
 /* ---- by name ------------------------------------------------------------------------------------- */
@@ -191,7 +193,7 @@ static ax_status run_steps(ax_engine *engine, const ax_grid *grid, double *bytes
 {
     ax_hyper h = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     ax_step_result result;
-    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    AX_TRY(init_pruned(ax_engine_params(engine)));
     for (h.step = 1; h.step <= STEPS; h.step++) {
         if (h.step == STEPS)
             take(grid, -1, bytes);
@@ -199,6 +201,14 @@ static ax_status run_steps(ax_engine *engine, const ax_grid *grid, double *bytes
         AX_TRY(ax_engine_result(engine, &result));
     }
     take(grid, 1, bytes);
+    return AX_OK;
+}
+
+static ax_status keep_first(void *source, ax_ctx *ctx, const ax_param *p, const ax_box *box, uint64_t *bits)
+{
+    (void)source, (void)ctx, (void)p;
+    for (int64_t r = 0; r < box->n[0]; r++)
+        bits[r * ax_ceil_div(box->n[1], 64)] = (box->lo[0] + r) % 2 == 0 && box->lo[1] == 0;
     return AX_OK;
 }
 
@@ -227,6 +237,8 @@ static ax_status run_rank(ax_comm *world, void *arg)
     ax_ctx *ctx = NULL;
     ax_engine *engine = NULL;
     AX_TRY(ax_optim_find("adamw", &options.optim));
+    if (c->pruned)
+        AX_TRY(ax_masks_create(world, keep_first, NULL, &options.masks));
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
     ctx->parallel.zero = c->zero;
     ctx->parallel.narrow_grads = c->narrow;
@@ -238,6 +250,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
         status = run_steps(engine, ctx->grid, mine.bytes);
     EXPECT(status != AX_OK || ax_engine_params(engine)->n == (c->llama ? LLAMA_PARAMS : PARAMS));
     ax_engine_destroy(&engine);
+    ax_masks_destroy(&options.masks);
     ax_ctx_destroy(&ctx);
     if (ax_comm_rank(world) == 0)
         *out = mine;
@@ -402,6 +415,35 @@ static void narrow_gradients_move_half(void **state)
     }
 }
 
+/* Elements of the vector of a matrix's kept elements: half of its rows keep one, and each of the `parts` that
+ * ranks have is rounded up to 64 bytes. */
+static double vector(double rows, int parts)
+{
+    return parts * (double)ax_round_up((int64_t)rows / parts / 2, 16);
+}
+
+/* The gradients of pruned matrices are reduced as vectors of the kept elements, with padding; all other bytes
+ * stay, those of weights among them. */
+static void pruned_gradients_move_what_is_kept(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero < 8; zero += zero == 1 || zero == 4 ? 2 : 1) {
+        const int z = zero < 4 ? 1 : 4, parts = z * (zero % 4 ? 2 : 1);
+        bytes_case c = {.grid = {{1, 1, z, 1, 2}}, .strategy = "hsdp", .compute = AX_BF16, .zero = zero % 4};
+        measured dense = measure(&c), kept;
+        bytes_case pruned = c;
+        pruned.pruned = true;
+        kept = measure(&pruned);
+        /* Four matrices of D rows, up with H rows, down with D. */
+        const double vectors = L * (5 * vector(D, parts) + vector(H, parts)),
+                     less = 4 * (BLOCKS - vectors) / z, micro = ROWS / (2 * z) > 1 ? 2 : 1;
+        const double along_data = 1 / 2.0 * less * (zero % 4 == 0 ? 2 : zero % 4 == 1 ? 1 : micro);
+        assert_true(dense.bytes[DATA] - kept.bytes[DATA] == along_data);
+        assert_true(dense.bytes[Z] - kept.bytes[Z] == (z - 1) * micro * less);
+        assert_true(dense.bytes[Z | DATA] == kept.bytes[Z | DATA]);
+    }
+}
+
 /* ZeRO along data: stage 1 reduce-scatters gradients and gathers the updated weights, as many elements as
  * DDP's all-reduce; stage 2 reduce-scatters in each micro-batch; stage 3 gathers at each use instead of after
  * the update. */
@@ -427,6 +469,7 @@ int main(void)
         cmocka_unit_test(x_moves_what_megatron_does),
         cmocka_unit_test(zero_moves_what_zero_does),
         cmocka_unit_test(narrow_gradients_move_half),
+        cmocka_unit_test(pruned_gradients_move_what_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* See pipe_runs.h. */
 #include "support/pipe_runs.h"
 
+#include "engine/engine_private.h"
+#include "parallel/param.h"
 #include "support/lazy.h"
 #include "support/params.h"
 #include "support/ranks.h"
@@ -90,6 +92,106 @@ static ax_status rows_of_poison(void *source, int64_t first, int64_t end, const 
     return rows(NULL, first, end, out);
 }
 
+/* ---- pruned matrices ----------------------------------------------------------------------------- */
+
+bool pipe_keeps(const char *name, int64_t row, int64_t col, double density)
+{
+    if (!strncmp(name, "h.0.mlp.up.", 11))
+        return true;
+    if (!strncmp(name, "h.1.attn.q.", 11))
+        return false;
+    if (!strncmp(name, "h.2.mlp.down.", 13) && row >= 3)
+        return false;
+    return ax_rng_uniform(ax_rng_key(7, name, 0), (uint64_t)(row * 1000 + col)) < density;
+}
+
+/* Whether the setup masks a parameter: a matrix of a block. */
+static bool is_masked(const pipe_setup *s, const ax_param *p)
+{
+    return s->density > 0 && p->rest.ndim == 2 && !strncmp(p->name, "h.", 2);
+}
+
+static ax_status read_mask(void *source, ax_ctx *ctx, const ax_param *p, const ax_box *box, uint64_t *bits)
+{
+    const pipe_setup *s = source;
+    (void)ctx;
+    for (int64_t r = 0; r < box->n[0]; r++)
+        for (int64_t c = 0; c < box->n[1]; c++)
+            if (pipe_keeps(p->name, box->lo[0] + r, box->lo[1] + c, s->density))
+                bits[r * ax_ceil_div(box->n[1], 64) + c / 64] |= (uint64_t)1 << c % 64;
+    return AX_OK;
+}
+
+/* Sets the weights of a masked matrix: the same values with and without masks. */
+static ax_status set_matrix(ax_ctx *ctx, const pipe_setup *s, const ax_param *p)
+{
+    const ax_param_state *master = &p->state[AX_STATE_MASTER];
+    ax_box box = ax_tensor_box(ctx->grid, &p->rounded, ax_grid_rank(ctx->grid));
+    const int64_t n = box.n[0] * box.n[1];
+    void *host;
+    AX_TRY(ax_calloc((size_t)n + 1, ax_dtype_size(master->dtype), &host));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t row = box.lo[0] + i / box.n[1], col = box.lo[1] + i % box.n[1];
+        const double value = ax_rng_normal(ax_rng_key(3, p->name, 0), (uint64_t)(row * 1000 + col));
+        ax_store(master->dtype, host, i, pipe_keeps(p->name, row, col, s->density) ? 0.2 * value : 0);
+    }
+    ax_status status = n ? ax_param_state_write(ctx, master, 0, n, host) : AX_OK;
+    free(host);
+    return status;
+}
+
+static ax_status set_weights(ax_ctx *ctx, const pipe_setup *s, ax_param_set *set)
+{
+    if (!(s->density > 0))
+        return ax_param_set_init(set);
+    for (int i = 0; i < set->n; i++)
+        if (ax_param_is_owned(set->param[i]))
+            AX_TRY(is_masked(s, set->param[i]) ? set_matrix(ctx, s, set->param[i])
+                                               : ax_param_state_init(ctx, set->param[i]));
+    return ax_param_set_refresh(set);
+}
+
+/* Multiplies the summed gradients of a dense engine by the mask. */
+static ax_status mask_gradients(const ax_ctx *ctx, const pipe_setup *s, const ax_param_set *set)
+{
+    for (int i = 0; i < set->n; i++) {
+        const ax_param *p = set->param[i];
+        const ax_tensor *g = &p->grad;
+        if (!is_masked(s, p) || !ax_param_is_owned(p))
+            continue;
+        ax_box box = ax_tensor_box(ctx->grid, g, ax_grid_rank(ctx->grid));
+        for (int64_t k = 0; k < box.n[0] * box.n[1]; k++)
+            if (!pipe_keeps(p->name, box.lo[0] + k / box.n[1], box.lo[1] + k % box.n[1], s->density))
+                ax_store(g->dtype, g->data, k, 0);
+    }
+    return AX_OK;
+}
+
+/* A step of a dense engine, as ax_engine_step, in which gradients are masked. */
+static ax_status masked_step(ax_engine *e, const pipe_setup *s, int64_t step, int64_t targets,
+                             const ax_hyper *h)
+{
+    const ax_axisset over = (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE);
+    e->step = (uint64_t)step;
+    e->reading = (engine_reading){rows, NULL, e->options.global_batch, targets};
+    AX_TRY(engine_begin_step(e));
+    AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
+    AX_TRY(ax_pipeline_run(e->pipeline,
+                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_start_piece,
+                                                        [AX_PIPE_BACKWARD] = engine_end_piece,
+                                                        [AX_PIPE_WEIGHTS] = engine_add_weight_grads},
+                                                .user = e}));
+    e->stepped = true;
+    AX_TRY(ax_param_set_sync_grad(e->set));
+    AX_TRY(mask_gradients(e->ctx, s, e->set));
+    AX_TRY(ax_reduce_axes(e->ctx, over, e->numbers, 1, AX_F64, AX_SUM));
+    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1));
+    AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
+    return ax_updater_step(e->updater, h);
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------- */
+
 typedef struct stopping {
     ax_engine *engine;
     ax_comm *stage; /* the ranks of this rank's stage */
@@ -138,7 +240,9 @@ static ax_status store(ax_ctx *ctx, const ax_param *p, int array, double *to)
     void *host;
     const ax_tensor *t = &p->grad;
     const ax_dtype dtype = array < 0 ? t->dtype : p->state[array].dtype;
-    int64_t n = ax_tensor_global_count(t);
+    int64_t n = ax_tensor_global_count(&p->rounded);
+    if (array < 0 && p->mask) /* a vector; the weights after the update show it */
+        return AX_OK;
     AX_TRY(ax_calloc((size_t)n, ax_dtype_size(dtype), &host));
     ax_status status = array < 0 ? ax_tensor_collect(ctx, t, host) : state_collect(ctx, p, array, host);
     const ax_grid *g = ctx->grid;
@@ -151,16 +255,16 @@ static ax_status store(ax_ctx *ctx, const ax_param *p, int array, double *to)
     return status;
 }
 
-static ax_status store_all(ax_ctx *ctx, const ax_param_set *set, pipe_result *out)
+static ax_status store_all(ax_ctx *ctx, const pipe_setup *s, const ax_param_set *set, pipe_result *out)
 {
     int64_t at = 0;
     const int arrays = AX_STATE_MOMENT + set->moments;
     for (int which = 0; which <= arrays; which++)
         for (int i = 0; i < set->n; i++) {
             const ax_param *p = set->param[i];
-            int64_t n = ax_tensor_global_count(&p->grad);
+            int64_t n = ax_tensor_global_count(&p->rounded);
             EXPECT(at + n <= MOST);
-            if (ax_param_is_owned(p))
+            if (ax_param_is_owned(p) && (which < arrays || !is_masked(s, p)))
                 AX_TRY(store(ctx, p, which == arrays ? -1 : which, out->values + at));
             at += n;
         }
@@ -176,7 +280,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
     int64_t targets = 0;
     for (int64_t at = 0; at < global * SEQ; at++)
         targets += at % 7 != 3;
-    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    AX_TRY(set_weights(ctx, s, ax_engine_params(engine)));
     for (int i = 0; i < PIPE_STEPS; i++) {
         ax_step_result r;
         ax_hyper h = {
@@ -185,7 +289,9 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
             AX_TRY(give_up(ctx, engine, s, global, targets, &h));
         bool poisoned = i == 1 && s->poison != 0;
         poisoning by = {s, ax_engine_params(engine), 0};
-        AX_TRY(ax_engine_step(engine, i + 1, poisoned ? rows_of_poison : rows, &by, targets, &h));
+        AX_TRY(s->density > 0 && !s->pruned
+                   ? masked_step(engine, s, i + 1, targets, &h)
+                   : ax_engine_step(engine, i + 1, poisoned ? rows_of_poison : rows, &by, targets, &h));
         AX_TRY(ax_engine_result(engine, &r));
         EXPECT(poisoned ? !r.finite && r.culprit && !r.culprit_weights : r.finite || s->compute == AX_F16);
         double eval;
@@ -197,7 +303,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
             out->eval = i ? out->eval : eval;
         }
     }
-    return store_all(ctx, ax_engine_params(engine), out);
+    return store_all(ctx, s, ax_engine_params(engine), out);
 }
 
 static const char *const families[PIPE_FAMILIES] = {"gpt2", "llama", "qwen3"};
@@ -304,6 +410,8 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     ax_engine *engine = NULL;
     ax_trace *trace = NULL; /* must outlive the engine, whose works in flight add events */
     ax_engine_plan plan;
+    if (s->pruned)
+        AX_TRY(ax_masks_create(world, read_mask, (void *)(uintptr_t)s, &options.masks)); /* only read */
     AX_TRY(ax_engine_plan_make(&options, world, s->grid, &parallel, device, 1, s->compute, &plan));
     out->pinned[ax_comm_rank(world)] = plan.memory.bytes[AX_MEMORY_PINNED];
     ax_status status = ax_ctx_create(world, s->grid, device, 1, s->compute, 3, &ctx);
@@ -319,6 +427,7 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     if (status == AX_OK && reserved_messages(ctx))
         status = ax_fail(AX_ERR_INTERNAL, "an engine that was destroyed has left pinned memory reserved");
     ax_engine_plan_fini(&plan);
+    ax_masks_destroy(&options.masks);
     ax_ctx_destroy(&ctx);
     ax_trace_destroy(&trace);
     return status;

@@ -40,6 +40,11 @@ typedef struct pipe_setup {
      * can access, and one stage. */
     double poison, poison_at;
     int poisoned_rank;
+    /* The share of the elements of the blocks' matrices that is kept (pipe_keeps); the other weights are 0.
+     * 0: weights are drawn as in a run. pruned: the engine trains the kept elements alone; else a dense
+     * engine does, whose summed gradients are multiplied by the mask. */
+    double density;
+    bool pruned;
     bool stops; /* runs only one step, which the last rank asks to give up at its first micro-batch */
 } pipe_setup;
 
@@ -65,6 +70,9 @@ void pipe_free(pipe_result *result);
 
 /* Prints a setup. Returns text. */
 const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
+
+/* Whether an element of a block's matrix is kept. Some matrices keep everything, nothing, or a few rows. */
+bool pipe_keeps(const char *name, int64_t row, int64_t col, double density);
 
 /* Whether losses, norms and values are equal in all bits. */
 bool pipe_is_same(const pipe_result *got, const pipe_result *one);

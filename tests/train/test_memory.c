@@ -5,6 +5,7 @@
 #include "dev/backend.h"
 #include "dev/cpu/cpu.h"
 #include "support/mallocs.h"
+#include "support/params.h"
 #include "support/sampled.h"
 
 #include <fcntl.h>
@@ -35,6 +36,7 @@ typedef struct shape {
     int threads;
     const char *family;
     int64_t rank; /* of low-rank updates of all matrices; 0: all weights are trained */
+    bool pruned;  /* the blocks' matrices keep one of ten elements */
 } shape;
 
 typedef struct measured {
@@ -43,6 +45,15 @@ typedef struct measured {
     long calls;   /* allocations in steps 3 … 8 */
     long control; /* calls counted for one allocation made on purpose: the counter works */
 } measured;
+
+static ax_status keep_a_tenth(void *source, ax_ctx *ctx, const ax_param *p, const ax_box *box, uint64_t *bits)
+{
+    (void)source, (void)ctx, (void)p;
+    for (int64_t r = 0; r < box->n[0]; r++)
+        for (int64_t c = r % 10; c < box->n[1]; c += 10)
+            bits[r * ax_ceil_div(box->n[1], 64) + c / 64] |= (uint64_t)1 << c % 64;
+    return AX_OK;
+}
 
 typedef struct training {
     ax_model_config config;
@@ -103,11 +114,13 @@ static ax_status start(training *t, const shape *s, measured *out)
     out->baseline = ax_memory_now();
     ax_grid_size one = {{1, 1, 1, 1, 1}};
     AX_TRY(ax_comm_self_create(&t->self));
+    if (s->pruned)
+        AX_TRY(ax_masks_create(t->self, keep_a_tenth, NULL, &t->options.masks));
     AX_TRY(ax_engine_plan_make(&t->options, t->self, one, NULL, "cpu", s->threads, s->compute, &t->plan));
     out->planned = ax_memory_total(&t->plan.memory);
     AX_TRY(ax_ctx_create(t->self, one, "cpu", s->threads, s->compute, 1, &t->ctx));
     AX_TRY(ax_engine_create(t->ctx, &t->options, &t->plan, 0, &t->engine));
-    AX_TRY(ax_param_set_init(ax_engine_params(t->engine)));
+    AX_TRY(init_pruned(ax_engine_params(t->engine)));
     return ax_metrics_open(&(ax_metrics_run){.dir = "memory.run",
                                              .device = "cpu",
                                              .threads = 2,
@@ -172,6 +185,7 @@ static void finish(training *t)
 {
     ax_metrics_close(&t->metrics);
     ax_engine_destroy(&t->engine);
+    ax_masks_destroy(&t->options.masks);
     ax_engine_plan_fini(&t->plan);
     ax_ctx_destroy(&t->ctx);
     ax_comm_destroy(&t->self);
@@ -233,6 +247,7 @@ static void a_step_allocates_nothing(void **state)
         for (int64_t recompute = 0; recompute < 2; recompute++) {
             shape s = small;
             s.rank = bf16 && recompute ? 5 : 0;
+            s.pruned = !s.rank && bf16 + recompute;
             s.compute = bf16 ? AX_BF16 : AX_F32;
             s.recompute = recompute;
             s.family = bf16 != recompute ? "qwen3" : "gpt2";
@@ -341,21 +356,24 @@ static void the_plan_is_what_is_measured(void **state)
     (void)state;
     static const shape shapes[] = {
         /* mostly weights */
-        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2", 0},
+        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2", 0, false},
         /* mostly activations, and two micro-batches */
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2", 0},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2", 0, false},
         /* the same, with recomputation */
-        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2", 0},
+        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2", 0, false},
         /* mostly logits */
-        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2", 0},
+        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2", 0, false},
         /* mostly the parts of constant size */
-        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2", 0},
+        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2", 0, false},
         /* other families: RMSNorm, rotary positions, a gated MLP; norms of heads */
-        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3", 0},
+        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, false},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3", 0, false},
         /* low-rank updates: mostly frozen weights; mostly activations */
-        {8, 512, 8, 8000, 64, 1, 1, 0, AX_BF16, 0, 1, "llama", 8},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 4},
+        {8, 512, 8, 8000, 64, 1, 1, 0, AX_BF16, 0, 1, "llama", 8, false},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 4, false},
+        /* pruned matrices: mostly weights with their zeros; mostly activations */
+        {8, 512, 8, 500, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, true},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 0, true},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
         if (SANITIZED && i != 4)
@@ -379,7 +397,7 @@ static void tables_of_positions_are_planned(void **state)
     for (int rotary = 0; rotary < 2; rotary++) {
         training t = {0};
         measured m = {0};
-        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0};
+        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0, false};
         if (start(&t, &s, &m) != AX_OK)
             fail_msg("%s", ax_error_message());
         assert_int_equal(t.plan.memory.bytes[AX_MEMORY_TABLES], rotary ? 160 * (48 / 4) * sizeof(float) : 0);
@@ -399,7 +417,7 @@ static void the_memory_of_low_rank_updates_is_exact(void **state)
     (void)state;
     training t = {0};
     measured m = {0};
-    const shape s = {3, 48, 4, 500, 16, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 5};
+    const shape s = {3, 48, 4, 500, 16, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 5, false};
     if (start(&t, &s, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     const ax_param_set *set = ax_engine_params(t.engine);
@@ -438,7 +456,7 @@ static void a_deep_model_is_planned_quickly(void **state)
     measured m = {0};
     int layers = AX_LAYERS_MAX / one_of(4, 4);
     clock_t begin = clock();
-    if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0}, &m) != AX_OK)
+    if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0, false}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%d layers are ready after %.1f s\n", layers, seconds);

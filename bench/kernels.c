@@ -418,6 +418,87 @@ static void bench_update(bench *b)
          .dtype = dtype)
 }
 
+/* A mask that keeps one of ten elements, at places without a pattern. */
+typedef struct mask {
+    const uint64_t *bits;
+    const int32_t *begin;
+    int64_t kept;
+} mask;
+
+static mask make_mask(bench *b, int64_t rows, int64_t cols)
+{
+    const int64_t words = ax_ceil_div(cols, 64);
+    uint64_t *bits = calloc((size_t)(rows * words), sizeof *bits), place = 1;
+    int32_t *begin = calloc((size_t)(rows + 1), sizeof *begin);
+    if (!bits || !begin)
+        exit(1);
+    for (int64_t r = 0; r < rows; r++) {
+        begin[r + 1] = begin[r];
+        for (int64_t c = 0; c < cols; c++) {
+            place = place * 6364136223846793005u + 1442695040888963407u;
+            if ((place >> 33) % 10)
+                continue;
+            bits[r * words + c / 64] |= (uint64_t)1 << c % 64;
+            begin[r + 1]++;
+        }
+    }
+    char *device_bits = room(b, AX_I64, rows * words), *device_begin = room(b, AX_I32, rows + 1);
+    DO(ax_copy_in(&b->stream, device_bits, bits, (size_t)(rows * words) * sizeof *bits));
+    DO(ax_copy_in(&b->stream, device_begin, begin, (size_t)(rows + 1) * sizeof *begin));
+    mask m = {(const void *)device_bits, (const void *)device_begin, begin[rows]};
+    free(bits);
+    free(begin);
+    return m;
+}
+
+/* The kernels of pruned matrices. */
+static void bench_pruned(bench *b)
+{
+    const int64_t R = b->shapes->ffn, C = b->shapes->width;
+    const ax_dtype dtype = AX_F32;
+    char name[96];
+    for (int add = 0; add < 2; add++) {
+        snprintf(name, sizeof name, "compress f32 %lldx%lld, a tenth%s", (long long)R, (long long)C,
+                 add ? " added" : "");
+        if (!start_case(b, name))
+            continue;
+        const mask m = make_mask(b, R, C);
+        run_case(b, name, AX_K_compress,
+                 &(ax_compress_args){.rows = R,
+                                     .cols = C,
+                                     .ld = C,
+                                     .n = m.kept,
+                                     .bits = m.bits,
+                                     .begin = m.begin,
+                                     .x = A(R * C),
+                                     .y = A(m.kept),
+                                     .x_dtype = dtype,
+                                     .y_dtype = dtype,
+                                     .accumulate = add},
+                 dtype);
+    }
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const ax_dtype to = narrow ? AX_BF16 : AX_F32;
+        snprintf(name, sizeof name, "expand f32 %lldx%lld, a tenth to %s", (long long)R, (long long)C,
+                 ax_dtype_name(to));
+        if (!start_case(b, name))
+            continue;
+        const mask m = make_mask(b, R, C);
+        run_case(b, name, AX_K_expand,
+                 &(ax_expand_args){.rows = R,
+                                   .cols = C,
+                                   .n = m.kept,
+                                   .bits = m.bits,
+                                   .begin = m.begin,
+                                   .x = A(m.kept),
+                                   .y = operand(b, to, R * C),
+                                   .x_dtype = dtype,
+                                   .y_dtype = to,
+                                   .whole = true},
+                 dtype);
+    }
+}
+
 /* Measures the peak rates; with tiny shapes, whose times mean nothing, they are not known. */
 static void measure_ceilings(bench *b)
 {
@@ -460,6 +541,7 @@ int main(int argc, char **argv)
         bench_rows(&b, dtype);
     }
     bench_update(&b);
+    bench_pruned(&b);
     ax_device_free(b.dev, b.normal, NORMALS * sizeof(float));
     ax_device_free(b.dev, b.memory, b.shapes->memory);
     ax_device_close(&b.dev);

@@ -13,11 +13,15 @@ typedef struct reading {
 /* Sets the bits of the elements of a piece that are not zero: rows of the box, or a part of a row. */
 static void set_bits(const reading *r, int64_t cols, const ckpt_pieces *p)
 {
-    const int64_t words = ax_ceil_div(cols, 64);
+    uint64_t *bits = r->bits + p->first / cols * ax_ceil_div(cols, 64);
+    int64_t col = p->first % cols;
     for (int64_t i = 0; i < p->count; i++) {
-        const int64_t row = (p->first + i) / cols, col = (p->first + i) % cols;
         if (ax_load(r->dtype, r->staging, i) != 0) /* NaN, too: loading the weights reports it */
-            r->bits[row * words + col / 64] |= (uint64_t)1 << col % 64;
+            bits[col / 64] |= (uint64_t)1 << col % 64;
+        if (++col == cols) {
+            col = 0;
+            bits += ax_ceil_div(cols, 64);
+        }
     }
 }
 

@@ -234,10 +234,29 @@ ax_status ax_mask_expand(ax_stream *stream, const struct ax_mask *m, int64_t fir
 
 /* ---- in host memory ------------------------------------------------------------------------------ */
 
-static bool is_kept(const struct ax_mask *m, int64_t element)
+/* A walk over the elements of this rank's part, from one on. */
+typedef struct walk {
+    const uint64_t *bits; /* of the element's row */
+    int64_t col, cols, words;
+} walk;
+
+static walk walk_from(const struct ax_mask *m, int64_t element)
 {
-    const int64_t row = m->row + element / m->cols, col = element % m->cols;
-    return m->bits[row * m->words + col / 64] >> col % 64 & 1;
+    return (walk){.bits = m->bits + (m->row + element / m->cols) * m->words,
+                  .col = element % m->cols,
+                  .cols = m->cols,
+                  .words = m->words};
+}
+
+/* Returns whether the element is kept, and goes to the next one. */
+static bool next_kept(walk *w)
+{
+    const bool kept = w->bits[w->col / 64] >> w->col % 64 & 1;
+    if (++w->col == w->cols) {
+        w->col = 0;
+        w->bits += w->words;
+    }
+    return kept;
 }
 
 int64_t ax_mask_rank(const struct ax_mask *m, int64_t n)
@@ -259,8 +278,9 @@ void ax_mask_spread(const struct ax_mask *m, ax_dtype dtype, int64_t first, int6
     const size_t size = ax_dtype_size(dtype);
     char *to = host;
     const char *from = to + (size_t)(n - ax_mask_rank(m, first + n) + ax_mask_rank(m, first)) * size;
+    walk at = walk_from(m, first);
     for (int64_t i = 0; i < n; i++, to += size)
-        if (is_kept(m, first + i)) {
+        if (next_kept(&at)) {
             memmove(to, from, size);
             from += size;
         } else {
@@ -274,8 +294,9 @@ bool ax_mask_pack(const struct ax_mask *m, ax_dtype dtype, int64_t first, int64_
     const size_t size = ax_dtype_size(dtype);
     char *to = out;
     bool zero = true;
+    walk at = walk_from(m, first);
     for (int64_t i = 0; i < n; i++)
-        if (is_kept(m, first + i)) {
+        if (next_kept(&at)) {
             memcpy(to, (const char *)host + (size_t)i * size, size);
             to += size;
         } else {

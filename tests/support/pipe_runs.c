@@ -281,7 +281,8 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
     for (int64_t at = 0; at < global * SEQ; at++)
         targets += at % 7 != 3;
     AX_TRY(set_weights(ctx, s, ax_engine_params(engine)));
-    for (int i = 0; i < PIPE_STEPS; i++) {
+    for (int i = 0; i < PIPE_STEPS + s->more; i++) {
+        const int at = (int)ax_min(i, PIPE_STEPS - 1);
         ax_step_result r;
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
@@ -298,8 +299,8 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
         if (i == 0) /* between two steps, as in a run; the last micro-batch is not full */
             AX_TRY(ax_engine_eval(engine, rows, NULL, global - 1, &eval));
         if (ax_grid_rank(ctx->grid) == 0) {
-            out->loss[i] = r.loss;
-            out->norm[i] = r.grad_norm;
+            out->loss[at] = r.loss;
+            out->norm[at] = r.grad_norm;
             out->eval = i ? out->eval : eval;
         }
     }

@@ -45,6 +45,7 @@ typedef struct pipe_setup {
      * engine does, whose summed gradients are multiplied by the mask. */
     double density;
     bool pruned;
+    int more;   /* steps after those of the result's losses, of which the last is the last one's */
     bool stops; /* runs only one step, which the last rank asks to give up at its first micro-batch */
 } pipe_setup;
 

@@ -3,8 +3,29 @@
 # memory, and read global memory 128 bits at a time where that is intended. Skips the check if there is no nvcc, and that of
 # loads if there is no disassembler (nvdisasm or cuobjdump).
 #   scripts/check-kernels.sh [FILE.cu...]     default: all files. Environment: NVCC; ALL=1 prints registers and loads
-#                                             (128 bits + narrower) of all kernels
+#                                             (128 bits + narrower) of all kernels; BUILD=build checks what a build has
+#                                             kept, and compiles nothing that it has
+#   scripts/check-kernels.sh --keep NVCC…     runs a compilation of cmake's for Hopper, and keeps what is checked beside its
+#                                             object: the machine code and the report. It is a CMAKE_CUDA_COMPILER_LAUNCHER
 set -euo pipefail
+
+if [ "${1:-}" = --keep ]; then
+    shift
+    for ((i = 1; i < $#; i++)); do
+        if [ "${!i}" = -o ]; then
+            i=$((i + 1)) object=${!i}
+        fi
+    done
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    rm -f "$object".{cubin,report}
+    "$@" -Xptxas -v --keep --keep-dir "$work" 2>"$object.report" || {
+        cat "$object.report" >&2
+        exit 1
+    }
+    mv "$work"/*.cubin "$object.cubin"
+    exit
+fi
 cd "$(dirname "$0")/.."
 
 # The named kernels, as extended regular expressions for names such as `norm_kernel<bf16, 8, true, true>`; the first that
@@ -65,18 +86,23 @@ export nvcc work
 files=("$@")
 [ $# -gt 0 ] || files=(src/dev/cuda/*.cu)
 
-# Compiles a file; writes a line for each kernel: mangled name, registers, bytes of spill stores and of spill loads.
+# Compiles a file, or takes what the build has kept; writes a line for each kernel: mangled name, registers, bytes of spill stores and of spill loads.
 compile() {
-    local out
-    out=$work/$(basename "$1" .cu)
-    "$nvcc" -std=c++17 -O3 -DNDEBUG -Iinclude -Isrc -arch=sm_90 -cubin -Xptxas -v "$1" -o "$out.cubin" 2>"$out.log" || {
-        cat "$out.log" >&2
-        return 1
-    }
+    local out kept
+    out=$work/$(basename "$1" .cu) kept=${BUILD:-}/CMakeFiles/axonn_cuda.dir/$1.o
+    if [ -n "${BUILD:-}" ] && [ -e "$kept.cubin" ]; then
+        cp "$kept.cubin" "$out.cubin"
+        cp "$kept.report" "$out.report"
+    else
+        "$nvcc" -std=c++17 -O3 -DNDEBUG -Iinclude -Isrc -arch=sm_90 -cubin -Xptxas -v "$1" -o "$out.cubin" 2>"$out.report" || {
+            cat "$out.report" >&2
+            return 1
+        }
+    fi
     awk -F "'" '/Compiling entry function/ { name = $2 }
         /bytes spill stores/ { split($0, word, " "); spills = word[5] " " word[9] }
         match($0, /Used [0-9]+ registers/) { split(substr($0, RSTART), word, " "); print name, word[2], spills }' \
-        "$out.log" >"$out.registers"
+        "$out.report" >"$out.registers"
 }
 export -f compile
 printf '%s\0' "${files[@]}" | xargs -0 -n1 -P"$(nproc)" bash -c 'compile "$1"' _

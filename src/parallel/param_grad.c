@@ -146,7 +146,7 @@ ax_status ax_param_buckets_make(ax_param_set *set)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
             ax_redistribution steps;
-            if (vectors != (p->sum.ndim < 2) || p->place == AX_PARAM_AWAY || !ax_param_trains(p))
+            if (vectors != is_vector(p) || p->place == AX_PARAM_AWAY || !ax_param_trains(p))
                 continue;
             AX_TRY(ax_redistribution_make(set->ctx->grid, &p->sum, &p->grad.layout, &steps));
             if (steps.n)

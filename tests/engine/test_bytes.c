@@ -166,9 +166,19 @@ static void step_terms(terms *t)
 typedef struct measured {
     const bytes_case *of;
     double bytes[ALL + 1]; /* of one step of rank 0, by set of axes */
+    int64_t calls;         /* collectives of all steps of rank 0, and messages that it sent */
 } measured;
 
 static int64_t bytes_along(const ax_grid *grid, ax_axisset axes) { return traffic_along(grid, axes).bytes; }
+
+static int64_t calls_of(const ax_grid *grid)
+{
+    int64_t n = 0;
+    for (ax_axisset axes = 1; axes <= ALL; axes++)
+        if (ax_grid_effective(grid, axes) == axes)
+            n += traffic_along(grid, axes).calls;
+    return n;
+}
 
 static void take(const ax_grid *grid, double sign, double *bytes)
 {
@@ -248,6 +258,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
         status = ax_engine_create(ctx, &options, NULL, 24 << 20, &engine);
     if (status == AX_OK)
         status = run_steps(engine, ctx->grid, mine.bytes);
+    mine.calls = calls_of(ctx->grid);
     EXPECT(status != AX_OK || ax_engine_params(engine)->n == (c->llama ? LLAMA_PARAMS : PARAMS));
     ax_engine_destroy(&engine);
     ax_masks_destroy(&options.masks);
@@ -423,7 +434,7 @@ static double vector(double rows, int parts)
 }
 
 /* The gradients of pruned matrices are reduced as vectors of the kept elements, with padding; all other bytes
- * stay, those of weights among them. */
+ * stay, those of weights among them. As many gradients as before are reduced together. */
 static void pruned_gradients_move_what_is_kept(void **state)
 {
     (void)state;
@@ -441,6 +452,7 @@ static void pruned_gradients_move_what_is_kept(void **state)
         assert_true(dense.bytes[DATA] - kept.bytes[DATA] == along_data);
         assert_true(dense.bytes[Z] - kept.bytes[Z] == (z - 1) * micro * less);
         assert_true(dense.bytes[Z | DATA] == kept.bytes[Z | DATA]);
+        assert_int_equal(dense.calls, kept.calls);
     }
 }
 

@@ -16,7 +16,7 @@ static void set_bits(const reading *r, int64_t cols, const ckpt_pieces *p)
     uint64_t *bits = r->bits + p->first / cols * ax_ceil_div(cols, 64);
     int64_t col = p->first % cols;
     for (int64_t i = 0; i < p->count; i++) {
-        if (ax_load(r->dtype, r->staging, i) != 0) /* NaN, too: loading the weights reports it */
+        if (ax_load(r->dtype, r->staging, i) != 0) /* NaN, too: the first step reports it */
             bits[col / 64] |= (uint64_t)1 << col % 64;
         if (++col == cols) {
             col = 0;

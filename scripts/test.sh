@@ -22,8 +22,9 @@ passed=0 failed=0 skipped=0
 jobs=$(nproc)
 logs=build/test-logs
 
-# The tests for the thread sanitizer: those that run code on several threads.
-threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.build|token\.tokenizer_train|train\.ranks)'
+# The tests for the thread sanitizer: those that run code on several threads. mpi.collectives_nodes sends messages as
+# mpi.collectives_flat does, from the same communication thread.
+threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|nodes)$|ckpt\.checkpoint|trace\.events|data\.build|token\.tokenizer_train|train\.ranks)'
 
 # With sanitizers these run among the campaigns only. Whole training steps on the emulated GPU, and its files of plans: dev.backend,
 # dev.copy, dev.replay, dev.launches, engine.pipe, engine.offload and infer.generate run the plugin's code with sanitizers each

@@ -14,4 +14,16 @@
 #define SANITIZED 0
 #endif
 
+/* THREAD_SANITIZED is 1 with the thread sanitizer. */
+#if defined __SANITIZE_THREAD__
+#define THREAD_SANITIZED 1
+#elif defined __has_feature
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZED 1
+#endif
+#endif
+#ifndef THREAD_SANITIZED
+#define THREAD_SANITIZED 0
+#endif
+
 #endif

@@ -48,9 +48,10 @@ ax_status ax_param_state_write(ax_ctx *ctx, const ax_param_state *s, int64_t fir
     AX_TRY(ax_calloc((size_t)ax_max(kept, 1), ax_dtype_size(s->dtype), &packed));
     ax_status status = AX_OK;
     if (!ax_mask_pack(s->mask, s->dtype, first, n, host, packed))
-        status = ax_fail(AX_ERR_DATA,
-                         "elements that the mask of this pruned matrix does not keep are not zero: the "
-                         "values are not those of a model with these zeros");
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "elements that the mask of this pruned matrix does not keep are not zero: read weights "
+                    "and state of a run of the same pruned model (model.from), or set train.sparse to false");
     if (status == AX_OK && kept)
         status = write(ctx, s, begin, kept, packed);
     free(packed);

@@ -50,6 +50,12 @@ static part_kind part_of(ax_kernel kernel)
     }
 }
 
+/* Returns true if a step has kernels of the part: those of pruned matrices are in their runs alone. */
+static bool is_there(const ax_kernel_total sums[PARTS], part_kind part)
+{
+    return sums[part].calls || (part != COMPRESS && part != EXPAND);
+}
+
 /* Returns the seconds that the kernels of a part would need at the device's peak rate in FLOP/s or, if the
  * part is memory-bound, in bytes/s; 0 if that rate is not known. */
 static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_kernel_total *total)
@@ -108,7 +114,8 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
     add_up(t, sums, &rest);
     json_t *split = json_object();
     for (int p = 0; p < PARTS && split; p++)
-        json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
+        if (is_there(sums, (part_kind)p))
+            json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
         "s:o, s:f, s:f, s:I, s:I, s:o, s:I, s:s, s:s?}",
@@ -151,6 +158,8 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
         printf("no memory for measuring GB/s\n");
     printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
     for (int p = 0; p < PARTS; p++) {
+        if (!is_there(sums, (part_kind)p))
+            continue;
         bool computes = parts[p].computes;
         double seconds = sums[p].seconds, best = ideal_seconds(t, (part_kind)p, &sums[p]);
         print_row(parts[p].name, seconds, t->seconds.mean);
@@ -160,7 +169,7 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
         if (seconds > 0 && best > 0)
             printf(", %3.0f %% of the device's rate", 100 * best / seconds);
         printf("\n");
-        ideal += p == MEMORY_BOUND ? 0 : best;
+        ideal += p >= MEMORY_BOUND && p < OPTIMIZER ? 0 : best;
     }
     if (ranks > 1) {
         print_row("communication", t->exposed, t->seconds.mean);

@@ -29,7 +29,7 @@ typedef struct run {
     /* results, of rank 0: gradients of all parameters (NULL: frozen), and weights after a step */
     int n;
     double *grad[MOST_PARAMS], *before[MOST_PARAMS], *after[MOST_PARAMS];
-    size_t bytes[4], count[MOST_PARAMS];
+    size_t bytes[AX_MEMORY_CLASSES], count[MOST_PARAMS];
     double flops;
 } run;
 
@@ -266,7 +266,8 @@ static void compare(const run *some, const run *all)
         assert_false(same(some->after[i], some->before[i], n));
     }
     assert_true(trained > 0 && trained < all->n);
-    assert_true(some->bytes[2] < all->bytes[2] && some->bytes[3] < all->bytes[3]);
+    assert_true(some->bytes[AX_MEMORY_GRADIENTS] < all->bytes[AX_MEMORY_GRADIENTS] &&
+                some->bytes[AX_MEMORY_OPTIMIZER] < all->bytes[AX_MEMORY_OPTIMIZER]);
     assert_true(some->flops < all->flops);
 }
 
@@ -319,11 +320,11 @@ static void frozen_matrices_have_two_bytes_per_element(void **state)
         MATRICES = 2 * (16 * 16 * 2 + 16 * 8 * 2 + 3 * A) + 2 * VOCAB * 16,
         VECTORS = 5 * 16
     };
-    assert_in_range(r.bytes[0], 2 * (MATRICES - A) + 4 * A + 4 * VECTORS,
+    assert_in_range(r.bytes[AX_MEMORY_WEIGHTS], 2 * (MATRICES - A) + 4 * A + 4 * VECTORS,
                     2 * (MATRICES - A) + 4 * A + 4 * VECTORS + 64 * MOST_PARAMS);
-    assert_in_range(r.bytes[1], 2 * A, 2 * A + 63);
-    assert_in_range(r.bytes[2], 4 * A, 4 * A + 63);
-    assert_in_range(r.bytes[3], 8 * A, 8 * A + 126);
+    assert_in_range(r.bytes[AX_MEMORY_COPIES], 2 * A, 2 * A + 63);
+    assert_in_range(r.bytes[AX_MEMORY_GRADIENTS], 4 * A, 4 * A + 63);
+    assert_in_range(r.bytes[AX_MEMORY_OPTIMIZER], 8 * A, 8 * A + 126);
     run_free(&r);
 }
 

@@ -41,15 +41,21 @@ static int64_t kept_in(const struct ax_mask *m, int64_t row, int64_t rows)
     return count_bits(m->bits + row * m->words, rows * m->words);
 }
 
-/* Returns true if `rank` has the same box of p in layout U as this rank, and a part of it in the state
- * layout.
- */
-static bool shares_box(const ax_grid *grid, const ax_layout *state, int rank)
+/* Returns the fine axes of a layout: those that split the rows of a rank's box further. */
+static ax_axisset fine_axes(const ax_layout *layout)
 {
-    const ax_axes *rows = &state->dim[0];
+    const ax_axes *rows = &layout->dim[0];
     ax_axisset fine = 0;
     for (int i = rows->n - rows->fine; i < rows->n; i++)
         fine |= (ax_axisset)(1u << rows->a[i]);
+    return fine;
+}
+
+/* Returns true if `rank` has a part of the same box in layout U as this rank: their coordinates differ along
+ * fine axes of the state layout at most. */
+static bool shares_box(const ax_grid *grid, const ax_layout *state, int rank)
+{
+    const ax_axisset fine = fine_axes(state);
     for (int a = 0; a < ax_grid_axes(grid); a++)
         if (!(fine >> a & 1) &&
             ax_grid_coord(grid, rank, (ax_axis)a) != ax_grid_coord(grid, ax_grid_rank(grid), (ax_axis)a))
@@ -84,15 +90,6 @@ static part part_of(const ax_grid *grid, const struct ax_mask *m, const ax_tenso
     ax_tensor_range(grid, state, 0, rank, &p.row, &p.rows);
     p.row -= first;
     return p;
-}
-
-static int64_t parts_along(const ax_grid *grid, const ax_tensor *state)
-{
-    const ax_axes *rows = &state->layout.dim[0];
-    int64_t parts = 1;
-    for (int i = rows->n - rows->fine; i < rows->n; i++)
-        parts *= ax_grid_axis_size(grid, rows->a[i]);
-    return parts;
 }
 
 /* Sets m->length: all parts of the vector are as long as the longest, so that collectives work in place. */
@@ -133,7 +130,7 @@ static ax_status fill_in(ax_ctx *ctx, const ax_param *p, struct ax_mask *m, cons
     m->rows = box->n[0];
     m->cols = box->n[1];
     m->words = ax_ceil_div(m->cols, 64);
-    m->parts = parts_along(grid, state);
+    m->parts = ax_grid_group_size(grid, fine_axes(&state->layout));
     m->owned = true;
     AX_TRY(ax_calloc((size_t)(m->rows * m->words), sizeof *m->bits, &m->bits));
     AX_TRY(ax_calloc((size_t)(m->rows + 1), sizeof *m->begin, &m->begin));

@@ -158,10 +158,10 @@ static void state_may_be_offloaded(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* The table of the guide: a
- * vector of each array has the elements that the rank keeps, and the gradient its padding. */
 static size_t aligned(int64_t n, size_t size) { return (size_t)ax_round_up(n * (int64_t)size, 64); }
 
+/* The table of the guide: a
+ * vector of each array has the elements that the rank keeps, and the gradient its padding. */
 static ax_status check_table(ax_comm *world, void *arg)
 {
     const pipe_setup *s = arg;

@@ -69,7 +69,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
-    X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
+    X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
+    X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
 /* clang-format off */

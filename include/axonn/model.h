@@ -332,8 +332,8 @@ typedef struct ax_model {
 AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
-/* Lists the matrices of the blocks (ax_matrix, without the embedding's), those of other pipeline stages too,
- * block after block. The caller frees *out. */
+/* Lists the matrices of the blocks, AX_MATRIX_Q to AX_MATRIX_DOWN, block after block, also those of other
+ * pipeline stages. The caller frees *out. */
 AX_MUST_CHECK ax_status ax_model_matrices(const ax_model *model, ax_param ***out, int *n);
 
 /* ax_model_is_last returns true if this rank's stage is the last one. ax_model_begins (ax_model_ends) returns

@@ -346,9 +346,10 @@ AX_MUST_CHECK ax_status ax_param_prune(ax_ctx *ctx, ax_param *param, const uint6
 
 /* The masks of a model's matrices, for all engines and plans that are made of it. `read` sets the bits of the
  * elements in `box` that are kept, as for ax_param_prune; the bits are 0 before. ax_masks_apply prunes those
- * of the n matrices that have zeros on any rank; the first call is collective along `world`, and all calls
- * give the same matrices. It keeps the bits that it reads, until they are those of a context that is not dry.
- * ax_masks_count returns the number of matrices with zeros, after the first ax_masks_apply. */
+ * of the n matrices that have zeros on any rank; the first call is collective along `world`: all ranks
+ * fail if one fails. All calls give the same matrices. It keeps the bits that it reads, until they are those
+ * of a context that is not dry. ax_masks_count returns the number of matrices with zeros, after the first
+ * ax_masks_apply. */
 typedef struct ax_masks ax_masks;
 typedef ax_status ax_mask_read_fn(void *source, ax_ctx *ctx, const ax_param *param, const ax_box *box,
                                   uint64_t *bits);

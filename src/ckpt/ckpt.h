@@ -175,10 +175,10 @@ ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
 /* Lists the master weights of those of n parameters that are frozen, or of the others. */
 ax_status ckpt_items_list(ax_param *const *params, int n, bool frozen, ckpt_items *out);
-/* Checks that the item's tensor fits its place in the file's array. */
 /* Computes which box of the file's array corresponds to the box [lo, lo + n) of the tensor. */
 void ckpt_place_box(const ckpt_item *item, const int64_t *lo, const int64_t *n, int64_t *file_lo,
                     int64_t *file_n);
+/* Checks that the item's tensor fits its place in the file's array. */
 ax_status ckpt_check_place(const ckpt_item *item);
 /* Sets sums[i] to the checksum of item i over all ranks. Collective over ctx->world. */
 ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);

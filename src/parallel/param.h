@@ -6,6 +6,7 @@
  *   param.c         declaration and layouts
  *   param_set.c     memory
  *   param_state.c   state: master weights and the optimizer's arrays; initial values
+ *   mask.c          pruned matrices: vectors of the elements that a mask keeps
  *   offload.c       state in host memory or in a file, and its way to the device
  *   param_sums.c    sums of squares of gradients and weights
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update

@@ -234,6 +234,20 @@ ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
     return ax_updater_step(e->updater, hyper);
 }
 
+ax_status engine_run_micro_batches(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets)
+{
+    e->reading = (engine_reading){read, source, e->options.global_batch, targets};
+    AX_TRY(engine_begin_step(e));
+    AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, e->options.global_batch / e->rows, true));
+    AX_TRY(ax_pipeline_run(e->pipeline,
+                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_start_piece,
+                                                        [AX_PIPE_BACKWARD] = engine_end_piece,
+                                                        [AX_PIPE_WEIGHTS] = engine_add_weight_grads},
+                                                .user = e}));
+    e->stepped = true;
+    return AX_OK;
+}
+
 ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
                          const ax_hyper *hyper)
 {
@@ -245,15 +259,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     if (e->empty) /* the gradient would be 0, but an update by it would still decay weights and move them by
                      momentum */
         return AX_OK;
-    e->reading = (engine_reading){read, source, e->options.global_batch, targets};
-    AX_TRY(engine_begin_step(e));
-    AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
-    AX_TRY(ax_pipeline_run(e->pipeline,
-                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_start_piece,
-                                                        [AX_PIPE_BACKWARD] = engine_end_piece,
-                                                        [AX_PIPE_WEIGHTS] = engine_add_weight_grads},
-                                                .user = e}));
-    e->stepped = true;
+    AX_TRY(engine_run_micro_batches(e, read, source, targets));
     return engine_end_step(e, targets, hyper);
 }
 

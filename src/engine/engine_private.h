@@ -112,6 +112,8 @@ ax_status engine_eval_piece(void *engine, ax_pipe_piece piece, int index);
 /* ---- engine.c: the beginning and the end of a step ----------------------------------------------- */
 
 ax_status engine_begin_step(ax_engine *e);
+/* Begins step number e->step, and runs forward and backward of its micro-batches. engine_end_step follows. */
+ax_status engine_run_micro_batches(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets);
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper);
 
 #endif

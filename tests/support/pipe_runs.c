@@ -173,15 +173,7 @@ static ax_status masked_step(ax_engine *e, const pipe_setup *s, int64_t step, in
 {
     const ax_axisset over = (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE);
     e->step = (uint64_t)step;
-    e->reading = (engine_reading){rows, NULL, e->options.global_batch, targets};
-    AX_TRY(engine_begin_step(e));
-    AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
-    AX_TRY(ax_pipeline_run(e->pipeline,
-                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_start_piece,
-                                                        [AX_PIPE_BACKWARD] = engine_end_piece,
-                                                        [AX_PIPE_WEIGHTS] = engine_add_weight_grads},
-                                                .user = e}));
-    e->stepped = true;
+    AX_TRY(engine_run_micro_batches(e, rows, NULL, targets));
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(mask_gradients(e->ctx, s, e->set));
     AX_TRY(ax_reduce_axes(e->ctx, over, e->numbers, 1, AX_F64, AX_SUM));

@@ -18,9 +18,8 @@ import pathlib
 import random
 import shutil
 import struct
-import subprocess
-import sys
 
+from memorize import call
 from scaling import positive
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -51,12 +50,6 @@ def arguments():
         p.error(f"{args.axonn} is missing: cmake --preset release && cmake --build build -j")
     args.dir.mkdir(parents=True, exist_ok=True)
     return args
-
-
-def call(args, *words):
-    done = subprocess.run([args.axonn, *map(str, words)], cwd=args.dir, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"axonn {' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stderr[-3000:]}")
 
 
 def make_data(args):

@@ -287,6 +287,15 @@ void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t 
  * or the name of the weight whose initial values are drawn), and of an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
+/* Returns a hash of x: splitmix64's output function (Steele, Lea and Flood, OOPSLA'14). A bijection. */
+static inline uint64_t ax_mix64(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
 /* Return random number `index` of the sequence that `key` selects: uniform in [0, 1) with 24 bits, or
  * standard normal (Box-Muller). Numbers 4k … 4k+3 come from one call of ax_philox. */
 float ax_rng_uniform(uint64_t key, uint64_t index);

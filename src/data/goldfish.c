@@ -36,14 +36,6 @@ static uint64_t hash_of(const int32_t *tokens, int64_t window)
     return h;
 }
 
-static inline uint64_t mix(uint64_t h)
-{
-    h += UINT64_C(0x9e3779b97f4a7c15);
-    h = (h ^ (h >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    h = (h ^ (h >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return h ^ (h >> 31);
-}
-
 ax_status goldfish_check(const ax_goldfish *g)
 {
     const bool hashed = g->kind == AX_GOLDFISH_HASHED;
@@ -77,7 +69,7 @@ static void drop_hashed(goldfish_hash hash, int64_t window, const int32_t *x, in
 {
     uint64_t h = n > 0 ? hash_of(x, window) : 0;
     for (int64_t i = 0; i < n; i++) {
-        keep[i] &= mix(residue(h)) >= hash.limit;
+        keep[i] &= ax_mix64(residue(h)) >= hash.limit;
         h = roll(h, hash.factor, x[i], x[i + window]);
     }
 }

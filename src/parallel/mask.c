@@ -390,10 +390,7 @@ static uint64_t sum_zeros(const entry *e)
     for (int64_t r = 0; r < e->box.n[0]; r++)
         for (int64_t c = 0; c < e->box.n[1]; c++)
             if (!(e->bits[r * words + c / 64] >> c % 64 & 1)) {
-                uint64_t x = key + ((uint64_t)(e->box.lo[0] + r) << 32) + (uint64_t)(e->box.lo[1] + c);
-                x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9; /* splitmix64 */
-                x = (x ^ x >> 27) * 0x94d049bb133111eb;
-                sum += x ^ x >> 31;
+                sum += ax_mix64(key + ((uint64_t)(e->box.lo[0] + r) << 32) + (uint64_t)(e->box.lo[1] + c));
             }
     return sum;
 }

@@ -97,8 +97,9 @@ static ax_status fits_all(const ax_train_run *run, const ax_memory *need, ax_mac
 /* The text between what a list has so far and what is added to it. */
 static const char *joint(const char *list, const char *between) { return *list ? between : ""; }
 
-/* Suggests fewer threads if three conditions hold: ranks have several threads, the run would fit without the
- * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. */
+/* Suggests fewer threads if three conditions hold: ranks compute on several threads, the run would fit
+ * without the threads' scratch memory, and on every rank this scratch memory is more than half of the other
+ * memory. */
 static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE];
@@ -109,8 +110,9 @@ static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memor
     char text[32];
     rest.bytes[AX_MEMORY_WORKSPACE] = 0;
     AX_TRY(fits_all(run, &rest, &m, &fits));
-    int64_t little = threads == 1 || scratch <= ax_memory_total(&rest) / 2; /* may differ between ranks of
-                                                                               different pipeline stages */
+    /* A GPU's scratch memory does not depend on threads. Stages may differ in the other memory. */
+    int64_t little =
+        threads == 1 || run->plan.parallel.offload.discrete || scratch <= ax_memory_total(&rest) / 2;
     AX_TRY(ax_train_max(run, &little, 1));
     if (fits && !little)
         ax_text_add(out, size, "%s%s are scratch memory of the %d threads of each rank: set `threads` lower",
@@ -207,9 +209,9 @@ static ax_status shrink_bucket(const ax_train_run *run, change *c)
     ax_engine_plan plan;
     int64_t *bucket = &c->parallel.offload.bucket, elements = 0;
     AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
-    const bool ring = plan.slots;
-    if (ring)
-        elements = (int64_t)(plan.offloaded / (plan.memory.bytes[AX_MEMORY_RING] / plan.slots / plan.bucket));
+    const size_t ring = plan.memory.bytes[AX_MEMORY_RING];
+    if (ring) /* else smaller buckets take no less of the device */
+        elements = (int64_t)(plan.offloaded / (ring / plan.slots / plan.bucket));
     ax_engine_plan_fini(&plan);
     AX_TRY(ax_train_max(run, &elements, 1));
     int64_t smaller = AX_UPDATE_UNIT;

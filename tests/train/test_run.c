@@ -534,6 +534,27 @@ static void a_limit_of_device_memory(void **state)
     unsetenv("AXONN_DEVICE_MEMORY");
 }
 
+/* Advice where buckets of offloaded state are in host memory, because the host updates for a GPU (here the
+ * emulated one). */
+static void a_limit_of_a_gpu_whose_state_the_host_updates(void **state)
+{
+    static const char plugins[] = AXONN_BUILD_DIR "/tests/cuda",
+                      keys[] = BASE_KEYS "train.steps=1 run.checkpoint_interval=0 device=cuda "
+                                         "offload.optimizer=host offload.update=host ";
+    (void)state;
+    if (!ax_path_exists(AXONN_BUILD_DIR "/tests/cuda/libaxonn_cuda.so"))
+        skip();
+    sh("rm -rf run");
+    setenv("AXONN_PLUGINS", plugins, 1);
+    setenv("AXONN_PLANS", "off", 1);
+    run_expect(0, "memory: ", "%s", keys);
+    const int64_t planned = (int64_t)first_number("run/metrics.jsonl", "\"mem_planned\":");
+    sh("rm -r run");
+    run_expect(3, "would fit (", "%sruntime.device_memory=%lld", keys, (long long)planned - 1);
+    unsetenv("AXONN_PLUGINS");
+    unsetenv("AXONN_PLANS");
+}
+
 static int tear_down(void **state)
 {
     umount2("run", MNT_DETACH); /* if a test failed before it unmounted */
@@ -572,6 +593,7 @@ int main(void)
         cmocka_unit_test(a_read_only_disk),
         cmocka_unit_test(too_little_memory),
         cmocka_unit_test(a_limit_of_device_memory),
+        cmocka_unit_test(a_limit_of_a_gpu_whose_state_the_host_updates),
     };
     return cmocka_run_group_tests_name("train.run", tests, set_up, tear_down);
 }

@@ -171,7 +171,7 @@ AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *co
 
 /* The output of functions that read rows: four arrays [rows, T], all owned by the caller, none NULL. */
 typedef struct ax_rows {
-    int32_t *tokens;    /* inputs; 0 where padded */
+    int32_t *tokens;    /* inputs; -1 where padded */
     int32_t *targets;   /* the token that follows; -1 = masked, no target */
     int32_t *doc_start; /* position in the row at which the document of position t starts; 0 if it starts in
                            an earlier row */

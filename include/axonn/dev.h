@@ -76,6 +76,8 @@ typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
  * the backend's table of kernels, indexed by ax_kernel. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
+/* Returns the gemm of group g of a grouped GEMM whose bounds are in host memory. */
+ax_gemm_args ax_gemm_of_group(const ax_gemm_grouped_args *args, int64_t g);
 
 /* Links: collectives from device to device, without copies through the host (GPUs: NCCL). A link is one
  * rank's handle of a group of devices, like an ncclComm_t. Collectives on all links of a device run in the

@@ -117,6 +117,10 @@ typedef struct ax_step_result {
     bool culprit_weights; /* a weight of parameter `culprit` is not finite; false: its gradient is not
                              finite */
     double loss_scale;    /* the loss scale of this step (fp16; else 1) */
+    /* Models with experts (ax_moe): means over the sparse blocks and the samples of the step of the balance
+     * loss and of the z loss, and the largest ratio, in any block, of the choices of one expert to the mean
+     * of all. 0: the model has no experts. */
+    double balance_loss, z_loss, expert_load;
     bool overflow; /* fp16 only: the gradient is not finite, but loss and weights are. The next step has a
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;

@@ -68,6 +68,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
+    X(route) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
     X(clip) X(adamw) X(sgd)
@@ -248,12 +249,13 @@ ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
 /* Numbers that kernels read and that change with each micro-batch. The struct is in device memory, so that
  * the arguments of launches stay the same and launches can be replayed as a graph (ax_replay_begin in dev.h).
- * A kernel that gets a NULL pointer instead uses step 0, first_row 0 and loss_scale 1. */
+ * A kernel that gets a NULL pointer instead uses step 0, first_row 0, loss_scale 1 and sample_scale 1. */
 typedef struct ax_batch_numbers {
     uint64_t step;
     int64_t first_row; /* index of the micro-batch's first row in the step's global batch; a row is one token
                           of a sequence */
     double loss_scale; /* the factor by which the loss, and so its gradients, are multiplied (fp16) */
+    double sample_scale; /* the same factor for losses that are means over the samples of the step */
 } ax_batch_numbers;
 
 /* Dropout of attention probabilities. For query i of sequence b and head h, the probability of key j becomes
@@ -363,10 +365,13 @@ typedef struct ax_activation_grad_args {
 
 /* Gated linear unit (Shazeer 2020): y = f(gate)·up; with AX_SILU as f it is SwiGLU. f(gate) is not rounded to
  * `dtype`. gate, up, y: [rows, cols] of `dtype`, rows of gate and up `ld` elements apart, y dense. y may be
- * gate or up if these are dense. */
+ * gate or up if these are dense. If `scale` is not NULL, row r of y is multiplied by scale[index[r]], before
+ * it is rounded. scale: accum (ax_dtype_accum), `scales` elements; index: int32 [rows], all different, in [0,
+ * scales). */
 typedef struct ax_glu_args {
-    int64_t rows, cols, ld;
-    const void *gate, *up;
+    int64_t rows, cols, ld, scales;
+    const void *gate, *up, *scale;
+    const int32_t *index;
     void *y;
     ax_dtype dtype;
     ax_activation kind;
@@ -374,11 +379,15 @@ typedef struct ax_glu_args {
 
 /* dgate = dy·up·f'(gate), dup = dy·f(gate). gate, up, dgate, dup: [rows, cols], rows `ld` elements apart; dy:
  * dense. dgate and dup may each be the same array as gate or up, or as dy if ld is cols, but not as each
- * other. */
+ * other. With `scale`, the dy of these formulas is dy·scale[index[r]], and two results are added: y =
+ * f(gate)·up·scale[index[r]], as kernel glu computes it (y may be dy; NULL: not needed), and
+ * dscale[index[r]] = Σ_c dy·f(gate)·up, `scales` elements of accum of which the others are not changed.
+ * Without `scale`, y and dscale must be NULL. */
 typedef struct ax_glu_grad_args {
-    int64_t rows, cols, ld;
-    const void *gate, *up, *dy;
-    void *dgate, *dup;
+    int64_t rows, cols, ld, scales;
+    const void *gate, *up, *dy, *scale;
+    const int32_t *index;
+    void *dgate, *dup, *y, *dscale;
     ax_dtype dtype;
     ax_activation kind;
 } ax_glu_grad_args;
@@ -404,6 +413,115 @@ typedef struct ax_dropout_args {
     void *y;
     ax_dtype dtype;
 } ax_dropout_args;
+
+/* ---- mixture of experts --------------------------------------------------------------------------
+ *
+ * A layer with E experts (Shazeer et al. 2017) sends each token to the top_k experts that its router prefers.
+ * A *choice* c = i·top_k + j is the j-th expert of token i. The choices of a rank, sorted by expert, are the
+ * *rows* of the experts' matrices: kernel group finds the row of each choice and the choice of each row, so
+ * that data move by lookups in a fixed order, and nothing is added concurrently. There are always n·top_k
+ * rows; only the bounds between experts change. They are in device memory, and the host does not read them.
+ *
+ * route computes, for each token, probs = softmax(logits), lse = log Σ exp(logits), and the experts with the
+ * top_k largest probabilities in descending order; of equal ones the lower index comes first. weight is their
+ * probability, divided by the sum of the token's chosen probabilities if `renormalize`. A token with NaN in
+ * its logits still gets top_k different experts: a NaN counts as less than any number. logits, probs:
+ * [rows, experts], weight: [rows, top_k], lse: [rows], of `dtype`, F64 or F32; choice: int32 [rows, top_k].
+ * 1 <= top_k <= experts. */
+typedef struct ax_route_args {
+    int64_t rows, experts, top_k;
+    const void *logits;
+    void *probs, *lse, *weight;
+    int32_t *choice;
+    ax_dtype dtype;
+    bool renormalize;
+} ax_route_args;
+
+/* Statistics of the choices of each sample, which has `tokens` consecutive tokens. Tokens with a negative id
+ * are padding and do not count; ids: int32 [samples·tokens], NULL: all count. For sample s with T counted
+ * tokens, of which count[e] choices are expert e: share[s,e] = E·count[e]/T for e < experts, and
+ * share[s,experts] = 1/T; all 0 if T is 0. Adds to `total`: total[0] += Σ_s Σ_e share[s,e]·(mean of
+ * probs[i,e] over the sample's counted tokens), the balance loss (Switch Transformers, Fedus et al. 2022, eq.
+ * 4, for each sample); total[1] += Σ_s (mean of lse² over them), the z loss (ST-MoE, Zoph et al. 2022, eq.
+ * 5); total[2 + e] += Σ_s count[e]. total: F64 [2 + experts]; share: [samples, experts + 1] of `dtype`, F64
+ * or F32, as are the other arrays of route. */
+typedef struct ax_route_stats_args {
+    int64_t samples, tokens, experts, top_k;
+    const void *probs, *lse;
+    const int32_t *choice, *ids;
+    void *share;
+    double *total;
+    ax_dtype dtype;
+} ax_route_stats_args;
+
+/* The gradient of the logits of route, from dweight, the gradient of `weight`, and from the losses
+ * `balance`·total[0] and `z`·total[1] of route_stats times now->sample_scale, in which choices and shares
+ * count as constants (share as in route_stats; NULL if balance and z are 0). dlogits: [samples·tokens,
+ * experts] of `dtype`; the other arrays are of accum (ax_dtype_accum). */
+typedef struct ax_route_grad_args {
+    int64_t samples, tokens, experts, top_k;
+    double balance, z;
+    const void *probs, *lse, *weight, *dweight, *share;
+    const int32_t *choice, *ids;
+    const ax_batch_numbers *now;
+    void *dlogits;
+    ax_dtype dtype;
+    bool renormalize;
+} ax_route_grad_args;
+
+/* Sorts n choices by group, stably: row r has choice source[r], choice c is row place[c], and the rows of
+ * group g are bounds[g] … bounds[g+1]-1. group: int32 [n], in [0, groups); source, place: int32 [n]; bounds:
+ * int32 [groups + 1]. */
+typedef struct ax_group_args {
+    int64_t n, groups;
+    const int32_t *group;
+    int32_t *source, *place, *bounds;
+} ax_group_args;
+
+/* Copies to each row the token of its choice: y[r,:] = x[source[r]/top_k,:], for n·top_k rows r. x: [n,
+ * cols], y: [n·top_k, cols] of `dtype`. */
+typedef struct ax_dispatch_args {
+    int64_t n, cols, top_k;
+    const void *x;
+    const int32_t *source;
+    void *y;
+    ax_dtype dtype;
+} ax_dispatch_args;
+
+/* Adds up the rows of each token's choices, in the order of the choices: y[i,:] = Σ_j x[place[i·top_k+j],:],
+ * in accum (ax_dtype_accum). This is the gradient of dispatch, as dispatch is the gradient of combine. x:
+ * [n·top_k, cols], y: [n, cols] of `dtype`. */
+typedef struct ax_combine_args {
+    int64_t n, cols, top_k;
+    const void *x;
+    const int32_t *place;
+    void *y;
+    ax_dtype dtype;
+} ax_combine_args;
+
+/* Products of groups of rows with a matrix of each group; the rows of group g are bounds[g] …
+ * bounds[g+1]-1 (kernel group), all rows together bounds[groups]. Fields are named as in ax_gemm_args. With
+ * trans_a false the rows are those of a and c: c[r,:] = a[r,:]·op(b_g) for the rows r of group g, m rows in
+ * all. With trans_a true the rows are those of a and b, and each group has a result: c_g = Σ_r a[r,:]ᵀ·b[r,:]
+ * over the rows of group g, k rows in all, added to the present c_g if `accumulate`; a group without rows
+ * adds nothing, or has the result 0. op(b_g) and c_g are [k,n] and [m,n]; the matrix of group g, b_g or c_g,
+ * begins `stride` elements after that of group g-1 and has the row stride ldb or ldc, so matrices of groups
+ * may lie within one another's rows. With trans_a, trans_b must be false.
+ *
+ * The order of a sum depends on the call's extents only, not on the number of rows of a group. Above
+ * AX_CPU_GEMV_ROWS rows the results are those of one gemm for each group, bit for bit (cpu). a, b: `dtype`;
+ * c: `c_dtype`, which is `dtype` or accum; sums are kept in accum. */
+typedef struct ax_gemm_grouped_args {
+    int64_t m, n, k, groups;
+    const void *a, *b;
+    const int32_t *bounds;
+    void *c;
+    int64_t lda, ldb, ldc, stride;
+    ax_dtype dtype, c_dtype;
+    bool trans_a, trans_b, accumulate;
+} ax_gemm_grouped_args;
+
+/* ---- losses, copies, updates ---------------------------------------------------------------------- */
 
 /* Cross-entropy takes three kernels: ce_stats, ce_loss, and ce_grad, which overwrites the logits with their
  * gradient. If the vocabulary is split over ranks, ce_stats is followed by an all-reduce of `max` (MAX),

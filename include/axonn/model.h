@@ -21,7 +21,8 @@ typedef struct ax_family ax_family;
  * does its size in bytes. */
 #define AX_LAYERS_MAX 10000
 #define AX_HIDDEN_MAX 1048576 /* for hidden, heads, and heads x head_dim */
-#define AX_FFN_MAX 4194304
+#define AX_FFN_MAX 4194304    /* for the inner width of an MLP, and of all experts of a block together */
+#define AX_EXPERTS_MAX 65536
 #define AX_VOCAB_MAX 16777216 /* for vocab and seq_len */
 
 /* The largest config.json that is read, in bytes. */
@@ -55,6 +56,18 @@ typedef enum ax_matrix {
     AX_MATRIX_OF_BLOCK = AX_MATRIX_HEAD /* the first matrices, of which each block has its own */
 } ax_matrix;
 
+/* Mixture of experts: in sparse blocks, a layer ax_moe is in place of the MLP. */
+typedef struct ax_model_experts {
+    int64_t n, top_k; /* n: experts of a sparse block; 0: no block is sparse */
+    int64_t ffn;      /* inner width of an expert; 0: that of an MLP (ax_model_config_expert_ffn) */
+    bool renormalize; /* the weights of a token's chosen experts are divided by their sum */
+    int64_t step; /* block i is sparse if step divides i + 1 and `dense` does not exclude it; at least 1 */
+    char *dense; /* one character for each layer: '1' if its block is dense, else '0'; NULL: none is. Owned by
+                    the ax_model_config */
+    double balance, z_loss; /* coefficients of the losses of the routers in training: the balance loss
+                               (config.json: router_aux_loss_coef), and the z loss */
+} ax_model_experts;
+
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,
  * head_norms, no_bias, gated, rope, window and activation is that of GPT-2. */
 typedef struct ax_model_config {
@@ -63,6 +76,7 @@ typedef struct ax_model_config {
     int64_t head_dim; /* width of a head; 0: hidden / heads (ax_model_config_head_dim) */
     ax_norm_kind norm;
     bool head_norms; /* each head of q and k passes through an RMSNorm, before the rotary embedding */
+    bool wide_norms; /* q and k pass through an RMSNorm over all their heads, before the rotary embedding */
     ax_no_bias no_bias;
     bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
     ax_rope_config rope; /* rope.theta 0: the network has a table of learned positions instead */
@@ -70,6 +84,7 @@ typedef struct ax_model_config {
                        no limit */
     char *window_layers; /* one character for each layer: '1' if `window` limits its attention, else '0';
                             NULL: it limits all layers. Owned by this struct */
+    ax_model_experts experts;
     ax_model_dropout dropout;
     double init_std, norm_eps;
     bool plain_init; /* output projections are initialized like other weights, instead of with a standard
@@ -94,6 +109,12 @@ typedef struct ax_model_identity {
     int64_t bos, eos; /* ids of the tokens that begin and end a text; -1: none */
     ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
+
+/* Returns true if block number `block` has experts in place of an MLP. ax_model_config_sparse_blocks returns
+ * how many of the blocks before block `end` do. */
+bool ax_model_config_is_sparse(const ax_model_config *config, int64_t block);
+int64_t ax_model_config_expert_ffn(const ax_model_config *config);
+int64_t ax_model_config_sparse_blocks(const ax_model_config *config, int64_t end);
 
 /* Finds the family named `name`, such as "gpt2". AX_ERR_USAGE if there is none; the message lists all
  * families. */

@@ -151,6 +151,9 @@ ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role rol
  * forward of RMSNorm needs one reduction over ranks, of one number per row; forward of LayerNorm needs
  * two. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
+/* As ax_rmsnorm, for a width of which `unit` elements stay together when ranks split it. */
+ax_layer *ax_rmsnorm_of_units(ax_ctx *ctx, const char *name, int64_t width, int64_t unit, ax_role role,
+                              double eps);
 
 /* Elementwise activations. x may have any width and role; y has those of x. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
@@ -216,9 +219,11 @@ double ax_rope_attention_factor(const ax_rope_config *config);
  * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
  * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training; the masks
  * are drawn as by ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
- * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share. With a `rope`, q and k are then
- * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. All ranks must
- * create the same attention layers, because ax_heads_split may factor a grid axis. */
+ * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share; with `wide_norms` instead q and k
+ * pass through one RMSNorm each over all their heads, with weights [heads · head_dim] and [kv_heads ·
+ * head_dim]. With a `rope`, q and k are then rotated by the positions of the frame's batch, and the key/value
+ * cache holds rotated keys. All ranks must create the same attention layers, because ax_heads_split may
+ * factor a grid axis. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     int64_t head_dim; /* width of a head; 0: width / heads, which must then be an integer */
@@ -226,7 +231,8 @@ typedef struct ax_attention_config {
                          0: no limit */
     double init_std, proj_init_std, dropout;
     bool no_bias, no_proj_bias; /* no_bias: none of the layers has a bias; no_proj_bias: proj has none */
-    double head_norm_eps;       /* 0: no norms of heads */
+    double head_norm_eps;       /* 0: no norms of q and k */
+    bool wide_norms;
     ax_rope_config rope;
     int64_t positions; /* with `rope`: positions are below this number */
     /* With `rope`: an attention layer of equal `rope`, head_dim and positions, whose table of cosines and
@@ -248,6 +254,28 @@ typedef struct ax_mlp_config {
     bool gated, no_bias;
 } ax_mlp_config;
 ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
+
+/* A mixture of experts (Shazeer et al. 2017): y = Σ_j w_j · expert_j(x) over the top_k of E experts with the
+ * largest probabilities, softmax(router(x)), where w_j is the probability, divided by the sum of the chosen
+ * ones if `renormalize`. An expert is a gated MLP without biases, down(activation(gate(x)) · up(x)). All
+ * choices are computed: there is no capacity, and no token is dropped. Parameters: NAME.router.weight [E,
+ * width], NAME.gate.weight and NAME.up.weight [ffn, E, width], NAME.down.weight [width, E, ffn]; of these an
+ * expert has the matrices [:, e, :]. Ranks along the axes of AX_ROLE_EXPERT split ffn; the router is computed
+ * on each of them. Collective along the axes of AX_ROLE_MODEL and AX_ROLE_EXPERT.
+ *
+ * If the frame's batch has `routers`, backward adds the statistics of the layer's choices to the layer's row
+ * there, number `index` (ax_route_stats_args: [0] the balance loss and [1] the z loss of each of this rank's
+ * samples, [2 + e] the choices of expert e), and adds to the gradient that of balance · [0] + z · [1], times
+ * the sample_scale of the batch's numbers. AX_ERR_USAGE if top_k is not 1 to `experts`. */
+typedef struct ax_moe_config {
+    int64_t width, ffn, experts, top_k;
+    bool renormalize;
+    ax_activation activation;
+    double init_std, down_init_std;
+    double balance, z;
+    int64_t index;
+} ax_moe_config;
+ax_layer *ax_moe(ax_ctx *ctx, const char *name, const ax_moe_config *config);
 
 /* ---- combinators --------------------------------------------------------------------------------- */
 

@@ -107,6 +107,43 @@ AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const 
 AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
                                        ax_activation kind);
 
+/* The choices of a layer with experts (kernels.h, "mixture of experts"), local tensors of this rank: n
+ * tokens, in the order of the tensor that the router reads, and n·top_k rows. */
+typedef struct ax_choices {
+    int64_t experts, top_k;
+    bool renormalize;
+    ax_tensor probs, lse, weight;            /* accumulation dtype: [n, experts], [n], [n, top_k] */
+    ax_tensor choice, source, place, bounds; /* int32: [n, top_k], [n·top_k] twice, [experts + 1] */
+} ax_choices;
+
+/* Computes from the router's logits, [b, t, experts] in the accumulation dtype, not split along experts, the
+ * experts of each token and the order of rows. The caller sets experts, top_k and renormalize before. */
+AX_MUST_CHECK ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *choices);
+/* Computes the gradient of the logits, in the compute dtype, from dweight, the gradient of choices->weight,
+ * and from the balance and z losses of this layer (ax_route_grad_args): the coefficients are balance and z.
+ * Adds the statistics of the choices to `total` (ax_route_stats_args); with total NULL there are no such
+ * losses. Tokens with a negative id in the frame's batch do not count. */
+AX_MUST_CHECK ax_status ax_op_route_grad(ax_frame *frame, const ax_choices *choices, const ax_tensor *like,
+                                         const ax_tensor *dweight, double balance, double z, double *total,
+                                         ax_tensor *dlogits);
+/* ax_op_dispatch copies to each row the token of its choice; *rows is [b·t·top_k, d], of which each sample's
+ * choices count as one unit of the first dim. ax_op_combine adds up the rows of each token: *y has the
+ * extents of `like` but the last. Each is the gradient of the other. x is split along the batch alone; rows
+ * may be partial sums, and so is *y. */
+AX_MUST_CHECK ax_status ax_op_dispatch(ax_frame *frame, const ax_choices *choices, const ax_tensor *x,
+                                       ax_tensor *rows);
+AX_MUST_CHECK ax_status ax_op_combine(ax_frame *frame, const ax_choices *choices, const ax_tensor *rows,
+                                      const ax_tensor *like, ax_tensor *y);
+/* ax_op_glu and ax_op_glu_grad with the weight of each row's choice as a factor. ax_op_glu_rows_grad works in
+ * place: it overwrites `gate` and `up` with their gradients, and dy with y; *dweight, [n, top_k] in the
+ * accumulation dtype, is the gradient of choices->weight, a partial sum along the axes that split the width.
+ */
+AX_MUST_CHECK ax_status ax_op_glu_rows(ax_frame *frame, const ax_choices *choices, const ax_tensor *gate,
+                                       const ax_tensor *up, ax_activation kind, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_glu_rows_grad(ax_frame *frame, const ax_choices *choices, ax_tensor *gate,
+                                            ax_tensor *up, ax_tensor *dy, ax_activation kind,
+                                            ax_tensor *dweight);
+
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 

@@ -65,6 +65,23 @@ typedef struct ax_contraction {
  * the whole sum is rounded once. */
 AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
                                          int n);
+/* Groups of the rows of a tensor (kernel gemm_grouped): `bounds`, int32 [n + 1] in device memory, has where
+ * the groups of this rank's rows begin and end. */
+typedef struct ax_groups {
+    int64_t n;
+    const int32_t *bounds;
+} ax_groups;
+/* Computes contractions of rows in groups with a matrix of each group, as ax_contract_each does without
+ * groups: "ri,ogi->ro", "ro,ogi->ri" or "ro,ri->ogi", where r is the rows, first dim of an operand, and g the
+ * groups, middle dim of the operand or result that has a matrix for each group, of n entries and not split.
+ * There are no biases and sums; `accumulate` is for results "ogi" and, between operands that become one GEMM,
+ * for "ri". */
+AX_MUST_CHECK ax_status ax_contract_grouped(ax_frame *frame, const ax_groups *groups, const char *spec,
+                                            const ax_contraction *each, int n);
+/* Computes dtype, extents, split units and layout of such a contraction, as ax_contract_rule does. */
+AX_MUST_CHECK ax_status ax_contract_grouped_rule(const ax_grid *grid, const ax_groups *groups,
+                                                 const char *spec, const ax_tensor *a, const ax_tensor *b,
+                                                 ax_tensor *out);
 /* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says
  * whether the GEMM applies an activation to its result, or multiplies the result by the activation's
  * derivative (ax_epilogue). The result must not be a partial sum. Rows of `out` must have no padding.
@@ -137,8 +154,10 @@ enum {
     AX_ROLE_MODEL, /* width of the residual stream: the configuration's model.hidden */
     AX_ROLE_INNER, /* inner width of the MLP; width of all attention heads */
     AX_ROLE_VOCAB,
-    AX_ROLE_HEAD, /* width of one head, of parameters that all heads share: never split; their gradients are
-                     partial sums along the axes that split the heads */
+    AX_ROLE_EXPERT, /* inner width of an expert. Experts read tokens with the whole residual width, so the
+                       axes of AX_ROLE_MODEL can split their inner width too */
+    AX_ROLE_HEAD,   /* width of one head, of parameters that all heads share: never split; their gradients are
+                       partial sums along the axes that split the heads */
     AX_ROLE_COUNT
 };
 /* One of the AX_ROLE_… constants, or such a role with one of its axes replaced by factors of the axis
@@ -225,9 +244,16 @@ typedef enum ax_init_kind {
 
 /* How a parameter is stored in model files of other programs (Hugging Face). The file has an array named
  * `key` with extents `dim`; the parameter is the box of that array that begins at `lo`, transposed if
- * `transpose` is true (2 dims only). key NULL: the array has the parameter's name and extents. */
+ * `transpose` is true (2 dims only). key NULL: the array has the parameter's name and extents.
+ *
+ * A parameter of three dims may be spread over `spread` arrays, one for each entry of its dim 1 (experts),
+ * whose extents are those of the other two dims: the '*' in `key` stands for the number of the array. Such a
+ * parameter is also read from one array, `fused`, of extents [spread, parts · dim 0, dim 2], of whose dim 1
+ * the parameter is part number `part`. For other parameters `fused` is another name of the array. */
 typedef struct ax_param_file {
-    char *key; /* owned */
+    char *key, *fused; /* owned; fused may be NULL */
+    int64_t spread;    /* 0: the parameter is in one array */
+    int part, parts;
     int ndim;
     int64_t dim[AX_MAX_DIMS], lo[AX_MAX_DIMS];
     bool transpose;
@@ -386,6 +412,11 @@ AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, co
 AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params,
                                                  ax_param *const *biases, const char *spec,
                                                  const ax_tensor *a, const ax_tensor *b);
+/* Adds the contractions "ro,ri->ogi" of rows in groups, a[i] and b, to the gradients of params[i]
+ * (ax_contract_grouped), as ax_param_accumulate_each does. *groups is copied. */
+AX_MUST_CHECK ax_status ax_param_accumulate_grouped(ax_frame *frame, const ax_groups *groups, int n,
+                                                    ax_param *const *params, const char *spec,
+                                                    const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
  * contribution (the gradient of one use of the parameter in one micro-batch) in layout `produced`: the
  * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add

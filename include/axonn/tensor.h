@@ -150,12 +150,15 @@ typedef enum ax_mode {
  * along the axes that split the batch (ax_batch_axes). */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
-        positions; /* targets: the tokens to predict; negative: not part of the loss. doc_start: position at
-                      which each token's document begins; data NULL: 0 for all tokens */
+        positions; /* tokens: negative: padding. targets: the tokens to predict; negative: not part of the
+                      loss. doc_start: position at which each token's document begins; data NULL: 0 for all
+                      tokens */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory. NULL: the loss
                                     scale is 1, and dropout masks depend on the number of training tasks that
                                     the frame has begun (ax_frame_train_tasks) */
-    ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
+    ax_tensor x;     /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
+    double *routers; /* device memory for statistics of the routers of mixtures of experts, [layers, 2 +
+                        experts] (ax_moe_config), to which backward adds; NULL: not counted */
 } ax_batch;
 
 /* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves

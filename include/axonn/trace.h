@@ -63,6 +63,7 @@ typedef struct ax_metrics_step {
     double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
     bool skipped;        /* the weights were not updated, because loss or gradient was not finite */
     double loss_scale;   /* fp16 only; 0: the row omits it */
+    double balance_loss, z_loss, expert_load; /* of models with experts; expert_load 0: the row omits them */
     double dropped; /* fraction (0 to 1) of the step's targets that the goldfish loss dropped; the row omits
                        it if goldfish_k is 0 */
 } ax_metrics_step;

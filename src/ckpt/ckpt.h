@@ -139,6 +139,8 @@ ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 
 /* ---- items.c: distributed arrays and their places in files ---- */
 
+enum { CKPT_KEY = 512 }; /* room for the key of an array that a spread item has */
+
 typedef struct ckpt_item {
     const char *name;            /* name of the parameter */
     char *key;                   /* key of the array in the file; owned */
@@ -146,8 +148,17 @@ typedef struct ckpt_item {
     const ax_param_state *state; /* the array of state that the item is; NULL if this rank does not own the
                                     parameter (ax_param_is_owned), for instance because another pipeline stage
                                     owns it */
-    ax_param_file place; /* which part (box) of the file's array holds the tensor; place.key is not used */
+    ax_param_file place; /* which part (box) of the file's array holds the tensor; place.key is not used, and
+                            place.fused belongs to the parameter */
 } ckpt_item;
+
+/* Returns the number of arrays that hold the item: place.spread, or 1. ckpt_item_key writes the key of array
+ * number `index`. */
+int64_t ckpt_item_arrays(const ckpt_item *item);
+void ckpt_item_key(const ckpt_item *item, int64_t index, char out[CKPT_KEY]);
+/* Returns true if `array`, which was found for the item (ckpt_match), is the one that holds all of a spread
+ * item. */
+bool ckpt_is_fused(const ckpt_item *item, const ax_st_array *array);
 
 typedef struct ckpt_items {
     int n;
@@ -209,7 +220,8 @@ ax_status names_print(const name_group *group, ax_buf *out);
 
 /* ---- match.c ---- */
 
-/* Sets found[i] to the array of item i. The errors and `left` are those of ax_ckpt_match. */
+/* Sets found[i] to the array of item i, or to the first one of a spread item. The errors and `left` are those
+ * of ax_ckpt_match. */
 ax_status ckpt_match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
                      const ax_st_array **found, ax_buf *left);
 

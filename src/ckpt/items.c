@@ -1,10 +1,12 @@
 /* Writes distributed tensors to safetensors files and reads them. An item is a tensor, and the part of a
- * file's array that holds the tensor. A rank's box is the part of a tensor that this rank holds. If several
- * ranks have the same box, the first of these ranks writes the box; every rank reads its own box. All ranks
- * list the items of all pipeline stages; a rank has no state of the parameters of another stage. State is
- * copied through a host buffer piece by piece. */
+ * file's array that holds the tensor. The experts of a layer are one tensor, which is spread over an array
+ * for each expert. A rank's box is the part of a tensor that this rank holds. If several ranks have the same
+ * box, the first of these ranks writes the box; every rank reads its own box. All ranks list the items of all
+ * pipeline stages; a rank has no state of the parameters of another stage. State is copied through a host
+ * buffer piece by piece. */
 #include "ckpt.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,11 +92,27 @@ ax_status ckpt_items_training(const ax_param_set *set, const char *const *moment
 
 /* ---- places of tensors in the arrays of files ---------------------------------------------------- */
 
-/* Returns the dim of the tensor that corresponds to dim `d` of the file's array. */
+int64_t ckpt_item_arrays(const ckpt_item *it) { return ax_max(it->place.spread, 1); }
+
+void ckpt_item_key(const ckpt_item *it, int64_t index, char out[CKPT_KEY])
+{
+    const char *star = it->place.spread ? strchr(it->key, '*') : NULL;
+    if (star)
+        snprintf(out, CKPT_KEY, "%.*s%lld%s", (int)(star - it->key), it->key, (long long)index, star + 1);
+    else
+        snprintf(out, CKPT_KEY, "%s", it->key);
+}
+
+bool ckpt_is_fused(const ckpt_item *it, const ax_st_array *array)
+{
+    return it->place.spread && array->ndim > it->place.ndim;
+}
+
+/* Returns the dim of the tensor that corresponds to dim `d` of the file's array, or of each of its arrays. */
 static int tensor_dim(const ckpt_item *it, int d)
 {
     static const int swapped[AX_MAX_DIMS] = {1, 0, 2, 3};
-    return it->place.transpose ? swapped[d] : d;
+    return it->place.transpose ? swapped[d] : it->place.spread ? 2 * d : d;
 }
 
 /* Sets n to the extents of the item's tensor, in the order of the dims of the file's array. */
@@ -116,9 +134,11 @@ void ckpt_place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, in
 ax_status ckpt_check_place(const ckpt_item *it)
 {
     int64_t n[AX_MAX_DIMS];
-    AX_CHECK(it->place.ndim == it->tensor.ndim && (!it->place.transpose || it->place.ndim == 2), AX_ERR_USAGE,
-             "parameter %s has %d dims, but the part of array %s that holds it has %d%s", it->name,
-             it->tensor.ndim, it->key, it->place.ndim,
+    const int spread = it->place.spread ? 1 : 0;
+    AX_CHECK(it->place.ndim + spread == it->tensor.ndim && (!spread || it->tensor.ndim == 3) &&
+                 (!it->place.transpose || it->place.ndim == 2),
+             AX_ERR_USAGE, "parameter %s has %d dims, but the part of array %s that holds it has %d%s",
+             it->name, it->tensor.ndim, it->key, it->place.ndim,
              it->place.transpose ? " and is transposed, which needs 2" : "");
     file_extents(it, n);
     for (int d = 0; d < it->place.ndim; d++)
@@ -158,7 +178,7 @@ static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
                  AX_ERR_USAGE,
                  "parameters %s and %s give different shapes or dtypes for array %s of the file", first->name,
                  it->name, it->key);
-        covered += ax_tensor_global_count(&it->tensor);
+        covered += ax_tensor_global_count(&it->tensor) / ckpt_item_arrays(it);
         for (int j = 0; j < i; j++)
             AX_CHECK(!boxes_overlap(it, &items->item[group[j]]), AX_ERR_USAGE,
                      "parameters %s and %s overlap in array %s of the file", items->item[group[j]].name,
@@ -198,26 +218,39 @@ static ax_status group_keys(const ckpt_items *items, keyed *order, int *group, b
     return AX_OK;
 }
 
-static void list_arrays(const ckpt_items *items, const bool *leads, ax_dtype dtype, ax_st_array *out, int *n)
+/* Lists the arrays of the items that lead a group. The caller frees their keys. */
+static ax_status list_arrays(const ckpt_items *items, const bool *leads, ax_dtype dtype, ax_st_array *out,
+                             int *n)
 {
-    *n = 0;
+    char key[CKPT_KEY];
     for (int i = 0; i < items->n; i++) {
         const ckpt_item *it = &items->item[i];
-        if (!leads[i])
-            continue;
-        ax_st_array *a = &out[(*n)++];
-        a->key = it->key;
-        a->dtype = dtype == AX_DTYPE_COUNT ? it->tensor.dtype : dtype;
-        a->ndim = it->place.ndim;
-        memcpy(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim);
+        for (int64_t k = 0; leads[i] && k < ckpt_item_arrays(it); k++) {
+            ax_st_array *a = &out[*n];
+            ckpt_item_key(it, k, key);
+            AX_TRY(ax_strdup(key, (char **)&a->key));
+            ++*n;
+            a->dtype = dtype == AX_DTYPE_COUNT ? it->tensor.dtype : dtype;
+            a->ndim = it->place.ndim;
+            memcpy(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim);
+        }
     }
+    return AX_OK;
+}
+
+static int64_t count_arrays(const ckpt_items *items)
+{
+    int64_t n = 0;
+    for (int i = 0; i < items->n; i++)
+        n += ckpt_item_arrays(&items->item[i]);
+    return n;
 }
 
 ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
                           int64_t shard_bytes, ax_st **out)
 {
     keyed *order = NULL;
-    int *group = NULL, n;
+    int *group = NULL, n = 0;
     bool *leads = NULL;
     ax_st_array *arrays = NULL;
     *out = NULL;
@@ -228,13 +261,15 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
     if (status == AX_OK)
         status = ax_calloc(count, sizeof *leads, &leads);
     if (status == AX_OK)
-        status = ax_calloc(count, sizeof *arrays, &arrays);
+        status = ax_calloc((size_t)count_arrays(items), sizeof *arrays, &arrays);
     if (status == AX_OK)
         status = group_keys(items, order, group, leads);
-    if (status == AX_OK) {
-        list_arrays(items, leads, dtype, arrays, &n);
+    if (status == AX_OK)
+        status = list_arrays(items, leads, dtype, arrays, &n);
+    if (status == AX_OK)
         status = ax_st_plan(dir, stem, arrays, n, shard_bytes, out);
-    }
+    for (int i = 0; i < n; i++)
+        free((char *)(uintptr_t)arrays[i].key);
     free(order);
     free(group);
     free(leads);
@@ -249,19 +284,76 @@ typedef enum direction { WRITE, READ, SUM } direction;
 typedef struct mover {
     ax_ctx *ctx;
     ax_st *st;
-    char *staging;
+    const ax_ckpt_rules *rules; /* of reading; NULL: none */
+    char *staging, *rows;       /* PIECE_BYTES each: a piece; its rows of one array of a spread item */
     uint64_t sum;
 } mover;
+
+/* Finds the array of a spread item that has entry `index` of its dim 1. `first`: the item's first array. */
+static const ax_st_array *array_of(const mover *m, const ckpt_item *it, const ax_st_array *first,
+                                   int64_t index)
+{
+    char key[CKPT_KEY];
+    if (ckpt_is_fused(it, first))
+        return first;
+    ckpt_item_key(it, index, key);
+    return ax_ckpt_find_array(m->st, key, m->rules ? m->rules->prefix : NULL);
+}
+
+/* Copies the rows of entry `index` between a piece of three dims, n, and the dense box of that entry alone.
+ */
+static void copy_rows(const int64_t n[3], int64_t index, size_t size, char *piece, char *rows,
+                      bool into_piece)
+{
+    const size_t bytes = (size_t)n[2] * size;
+    for (int64_t r = 0; r < n[0]; r++) {
+        char *in_piece = piece + (size_t)(r * n[1] + index) * bytes, *in_rows = rows + (size_t)r * bytes;
+        memcpy(into_piece ? in_piece : in_rows, into_piece ? in_rows : in_piece, bytes);
+    }
+}
+
+/* Reads or writes the piece [lo, lo + n) of a spread tensor, one array after the other: in the tensor rows of
+ * one array are a few elements long, in the array they follow each other. */
+static ax_status move_spread(mover *m, const ckpt_item *it, const ax_st_array *first, direction way,
+                             const int64_t *lo, const int64_t *n)
+{
+    const size_t size = ax_dtype_size(it->tensor.dtype);
+    for (int64_t k = 0; k < n[1]; k++) {
+        const ax_st_array *a = array_of(m, it, first, lo[1] + k);
+        const bool fused = ckpt_is_fused(it, first);
+        const int64_t row = (fused ? it->place.part * it->tensor.dim[0] : 0) + lo[0];
+        const int64_t file_lo[3] = {fused ? lo[1] + k : row, fused ? row : lo[2], lo[2]},
+                      file_n[3] = {fused ? 1 : n[0], fused ? n[0] : n[2], n[2]};
+        if (way == WRITE)
+            copy_rows(n, k, size, m->staging, m->rows, false);
+        AX_TRY(way == WRITE ? ax_st_write(m->st, a, file_lo, file_n, false, it->tensor.dtype, m->rows)
+                            : ax_st_read(m->st, a, file_lo, file_n, false, it->tensor.dtype, m->rows));
+        if (way == READ)
+            copy_rows(n, k, size, m->staging, m->rows, true);
+    }
+    return AX_OK;
+}
+
+/* Reads the piece [lo, lo + n) of the tensor from the file to m->staging, or writes it from there. */
+static ax_status move_file(mover *m, const ckpt_item *it, const ax_st_array *a, direction way,
+                           const int64_t *lo, const int64_t *n)
+{
+    int64_t file_lo[AX_MAX_DIMS], file_n[AX_MAX_DIMS];
+    if (it->place.spread)
+        return move_spread(m, it, a, way, lo, n);
+    ckpt_place_box(it, lo, n, file_lo, file_n);
+    return way == READ
+               ? ax_st_read(m->st, a, file_lo, file_n, it->place.transpose, it->tensor.dtype, m->staging)
+               : ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, it->tensor.dtype, m->staging);
+}
 
 /* Reads or writes the piece [lo, lo + p->n) of the tensor, or adds the piece's checksum to m->sum. */
 static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way,
                             const int64_t *lo, const ckpt_pieces *p)
 {
     const ax_tensor *t = &it->tensor;
-    int64_t file_lo[AX_MAX_DIMS], file_n[AX_MAX_DIMS];
-    ckpt_place_box(it, lo, p->n, file_lo, file_n);
     if (way == READ) {
-        AX_TRY(ax_st_read(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging));
+        AX_TRY(move_file(m, it, a, way, lo, p->n));
         ax_status status = ax_param_state_write(m->ctx, it->state, p->first, p->count, m->staging);
         if (status == AX_ERR_DATA)
             ax_error_context("parameter %s, read from array %s", it->name, it->key);
@@ -272,7 +364,7 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
         m->sum += ckpt_checksum(t->dtype, t->ndim, t->dim, lo, p->n, m->staging);
         return AX_OK;
     }
-    return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
+    return move_file(m, it, a, way, lo, p->n);
 }
 
 /* Reads or writes this rank's box of the item's tensor, or adds its checksum to m->sum, piece by piece. */
@@ -292,15 +384,31 @@ static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, 
     return AX_OK;
 }
 
+/* Returns the bytes of staging memory for these items. */
+static size_t staging_bytes(const ckpt_items *items)
+{
+    for (int i = 0; i < items->n; i++)
+        if (items->item[i].place.spread)
+            return 2 * PIECE_BYTES;
+    return PIECE_BYTES;
+}
+
+static const ax_st_array *first_array(const ax_st *st, const ckpt_item *it)
+{
+    char key[CKPT_KEY];
+    ckpt_item_key(it, 0, key);
+    return ax_st_find(st, key);
+}
+
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
 {
     ax_region staging;
-    AX_TRY(ax_region_create(PIECE_BYTES, &staging));
-    mover m = {.ctx = ctx, .st = st, .staging = staging.base};
+    AX_TRY(ax_region_create(staging_bytes(items), &staging));
+    mover m = {.ctx = ctx, .st = st, .staging = staging.base, .rows = (char *)staging.base + PIECE_BYTES};
     ax_status status = AX_OK;
     for (int i = 0; i < items->n && status == AX_OK; i++)
         if (items->item[i].state && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
-            status = move_item(&m, &items->item[i], ax_st_find(st, items->item[i].key), WRITE);
+            status = move_item(&m, &items->item[i], first_array(st, &items->item[i]), WRITE);
     ax_region_destroy(&staging);
     return status;
 }
@@ -329,8 +437,9 @@ ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const
     ax_region staging = {0};
     ax_status status = ckpt_match(items, st, rules, found, NULL);
     if (status == AX_OK)
-        status = ax_region_create(PIECE_BYTES, &staging);
-    mover m = {.ctx = ctx, .st = st, .staging = staging.base};
+        status = ax_region_create(staging_bytes(items), &staging);
+    mover m = {.ctx = ctx, .st = st, .rules = rules, .staging = staging.base};
+    m.rows = staging.base ? m.staging + PIECE_BYTES : NULL;
     for (int i = 0; i < items->n && status == AX_OK; i++)
         if (items->item[i].state)
             status = move_item(&m, &items->item[i], found[i], READ);

@@ -23,10 +23,27 @@ const ax_st_array *ax_ckpt_find_array(const ax_st *st, const char *key, const ch
     return a;
 }
 
-/* Finds the array of an item. Of two arrays that a model ties, either one is enough, as in transformers. */
+/* Finds array number `index` of an item. */
+static const ax_st_array *find_array(const ax_st *st, const ckpt_item *it, int64_t index,
+                                     const ax_ckpt_rules *rules)
+{
+    char key[CKPT_KEY];
+    ckpt_item_key(it, index, key);
+    return ax_ckpt_find_array(st, key, rules ? rules->prefix : NULL);
+}
+
+static const ax_st_array *find_fused(const ax_st *st, const ckpt_item *it, const ax_ckpt_rules *rules)
+{
+    return rules && it->place.fused ? ax_ckpt_find_array(st, it->place.fused, rules->prefix) : NULL;
+}
+
+/* Finds the array of an item, the first one of a spread item. Of two arrays that a model ties, either one is
+ * enough, as in transformers. */
 static const ax_st_array *find_item(const ax_st *st, const ckpt_item *it, const ax_ckpt_rules *rules)
 {
-    const ax_st_array *a = ax_ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
+    const ax_st_array *a = find_array(st, it, 0, rules);
+    if (!a)
+        a = find_fused(st, it, rules);
     if (a || !rules || !rules->table || strcmp(it->key, rules->table) != 0)
         return a;
     return ax_ckpt_find_array(st, rules->head, rules->prefix);
@@ -48,20 +65,35 @@ typedef struct matcher {
     bool *used;                /* of each array of the store: it belongs to an item */
     name_list wrong, left;     /* mismatches; arrays that belong to no parameter */
     const char *missing;       /* key of the first item without an array, or NULL */
+    char **kept;               /* names of missing arrays of spread items, which the lists refer to */
+    int n_kept;
 } matcher;
 
-static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)
+/* Returns a copy of a name that lives as long as m; the item's key if there is no memory for it. */
+static const char *keep(matcher *m, const ckpt_item *it, const char *name)
+{
+    char *copy = NULL;
+    if (ax_list_grow(&m->kept, (size_t)m->n_kept, sizeof *m->kept) != AX_OK ||
+        ax_strdup(name, &copy) != AX_OK)
+        return it->key;
+    m->kept[m->n_kept++] = copy;
+    return copy;
+}
+
+/* Checks an array of an item, whose extents should be `dim`. `key`: its name, if a is NULL. */
+static void check_array(matcher *m, const ckpt_item *it, const ax_st_array *a, const char *key, int ndim,
+                        const int64_t *dim)
 {
     char has[ST_SHAPE_TEXT], wants[ST_SHAPE_TEXT], one[NAME_WHAT], many[NAME_WHAT];
     if (!a) {
         m->missing = m->missing ? m->missing : it->key;
-        names_add(&m->wrong, it->key, (const char *const[]){"is missing", "are missing"}, false);
+        names_add(&m->wrong, key, (const char *const[]){"is missing", "are missing"}, false);
         return;
     }
     m->used[a - m->st->array] = true;
-    if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim)) {
+    if (a->ndim != ndim || memcmp(a->dim, dim, (size_t)a->ndim * sizeof *a->dim)) {
         st_shape_print(a->ndim, a->dim, has);
-        st_shape_print(it->place.ndim, it->place.dim, wants);
+        st_shape_print(ndim, dim, wants);
         snprintf(one, sizeof one, "has shape %s; the model needs %s", has, wants);
         snprintf(many, sizeof many, "have shape %s; the model needs %s", has, wants);
         names_add(&m->wrong, a->key, (const char *const[]){one, many}, false);
@@ -73,6 +105,44 @@ static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)
                  ax_dtype_name(it->tensor.dtype));
         names_add(&m->wrong, a->key, (const char *const[]){one, many}, false);
     }
+}
+
+/* Checks the arrays of a spread item: one for each expert, or one for all. */
+static void check_spread(matcher *m, const ckpt_item *it, const ax_st_array *first)
+{
+    static const char *const second[2] = {
+        "is a second form of arrays that are there for each expert: remove one form",
+        "are a second form of arrays that are there for each expert: remove one form"};
+    static const char *const extra[2] = {"is of an expert that the model does not have",
+                                         "are of experts that the model does not have"};
+    const int64_t dim[3] = {it->place.spread, it->place.parts * it->place.dim[0], it->place.dim[1]};
+    const ax_st_array *fused = find_fused(m->st, it, m->rules), *beyond;
+    char key[CKPT_KEY];
+    if (first && ckpt_is_fused(it, first)) {
+        check_array(m, it, first, it->place.fused, 3, dim);
+        return;
+    }
+    for (int64_t k = 0; k < it->place.spread; k++) {
+        const ax_st_array *a = find_array(m->st, it, k, m->rules);
+        ckpt_item_key(it, k, key);
+        check_array(m, it, a, a ? a->key : keep(m, it, key), it->place.ndim, it->place.dim);
+    }
+    for (int64_t k = it->place.spread; (beyond = find_array(m->st, it, k, m->rules)); k++) {
+        m->used[beyond - m->st->array] = true;
+        names_add(&m->wrong, beyond->key, extra, false);
+    }
+    if (first && fused) {
+        m->used[fused - m->st->array] = true;
+        names_add(&m->wrong, fused->key, second, false);
+    }
+}
+
+static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)
+{
+    if (it->place.spread)
+        check_spread(m, it, a);
+    else
+        check_array(m, it, a, it->key, it->place.ndim, it->place.dim);
 }
 
 /* Returns true if array `key`, which belongs to no parameter, says how the array `before`, which does, is
@@ -196,6 +266,9 @@ ax_status ckpt_match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rul
     ax_status status = ax_calloc((size_t)st->n, sizeof *m->used, &m->used);
     if (status == AX_OK)
         status = match(m, left);
+    for (int i = 0; i < m->n_kept; i++)
+        free(m->kept[i]);
+    free(m->kept);
     free(m->used);
     free(m);
     return status;

@@ -29,8 +29,8 @@ typedef struct fact {
 #define AX_GROUP(name)
 #define AX_END(name)
 #define AX_ROW(...)
-#define AX_FACT(name, type, resume, fact, how, ...)                                                          \
-    {"model." #name, AX_OPT_##type, how, offsetof(ax_config, model.name), offsetof(ax_model_config, fact)},
+#define AX_FACT(group, name, type, resume, fact, how, ...)                                                   \
+    {#group "." #name, AX_OPT_##type, how, offsetof(ax_config, group.name), offsetof(ax_model_config, fact)},
 static const fact facts[] = {
 #include "axonn/config.def"
 };
@@ -91,12 +91,31 @@ void config_take_defaults(ax_config *c, const ax_family *family)
         c->model.ffn = ax_model_config_default_ffn(&m);
 }
 
-ax_model_config config_new_model(const ax_config *c, const ax_family *family)
+/* Sets m->experts.dense from model.dense_layers, if the user gave that key. */
+static ax_status take_dense(ax_config *c, ax_model_config *m)
 {
-    ax_model_config m = ax_model_config_defaults(family);
+    const ax_strings *words = &c->model.dense_layers;
+    if (!words->count || !ax_option_ok(c->set, "model.dense_layers") || !ax_option_ok(c->set, "model.layers"))
+        return AX_OK;
+    free(m->experts.dense);
+    AX_TRY(ax_calloc((size_t)m->layers + 1, 1, &m->experts.dense));
+    memset(m->experts.dense, '0', (size_t)m->layers);
+    for (size_t i = 0; i < words->count; i++)
+        if (!config_mark_blocks(words->items[i], m->layers, m->experts.dense, '1')) {
+            ax_option_error(c->set, "model.dense_layers",
+                            "\"%s\" is no block from 0 to %lld, and no range of them", words->items[i],
+                            (long long)m->layers - 1);
+            break;
+        }
+    return AX_OK;
+}
+
+ax_status config_new_model(ax_config *c, const ax_family *family, ax_model_config *out)
+{
+    *out = ax_model_config_defaults(family);
     for (size_t i = 0; i < AX_COUNT(facts); i++)
-        to_model(&facts[i], c, &m);
-    return m;
+        to_model(&facts[i], c, out);
+    return take_dense(c, out);
 }
 
 /* ---- models of config.json ----------------------------------------------------------------------- */
@@ -136,6 +155,12 @@ void config_merge_model(ax_config *c, ax_model_config *m, const ax_adapter *adap
 {
     m->head_dim = ax_model_config_head_dim(m);
     merge_seq_len(c, m);
+    config_check_experts(c, m);
+    if (c->model.dense_layers.count)
+        ax_option_error(
+            c->set, "model.dense_layers",
+            "the model in model.from has weights for the blocks that its config.json says: leave the "
+            "key out");
     for (size_t i = 0; i < AX_COUNT(facts); i++) {
         const fact *f = &facts[i];
         const bool changed = is_changed(f, c, m);
@@ -222,6 +247,7 @@ ax_status config_read_model(ax_config *c, ax_model_config *out)
     free(text);
     AX_TRY(status);
     override_model(c, out);
+    AX_TRY(take_dense(c, out));
     config_check_family(c, out);
     return check_overridden(c, out);
 }

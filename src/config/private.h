@@ -9,8 +9,10 @@
 /* rules.c: checks the rules between keys, and records errors with ax_option_error. */
 void config_check(ax_config *cfg);
 
-/* Records an error for each key with a value that models of model->family cannot have, such as a window. */
+/* Records an error for each key with a value that models of model->family cannot have, such as a window.
+ * config_check_experts does so for the keys about experts, and if a router would not learn. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
+void config_check_experts(ax_config *cfg, const ax_model_config *model);
 
 /* Records the error `why` for each of the `keys` (a list that ends with NULL) that does not have its default
  * value. The caller has found that these keys have no effect in this configuration. */
@@ -22,6 +24,9 @@ void config_check_unused(ax_config *cfg, const char *const *keys, const char *wh
  * targets and rslora to the configuration, sets the dropout of *model, and records an error for each key with
  * another value. */
 void config_check_tune(ax_config *cfg);
+/* Sets to `mark` the items of `chosen`, one for each of `blocks` blocks, that a word means: "all", "5",
+ * "8-15". Returns false if the word is none of these, or if there is no such block. */
+bool config_mark_blocks(const char *word, int64_t blocks, char *chosen, char mark);
 void config_tune(ax_config *cfg, ax_model_config *model);
 void config_continue(ax_config *cfg, ax_model_config *model, const ax_adapter *adapter);
 
@@ -32,8 +37,9 @@ void config_continue(ax_config *cfg, ax_model_config *model, const ax_adapter *a
  * the user did not give them: model.tie, model.norm_eps, model.activation, model.rope_theta, model.kv_heads
  * and model.ffn (for the last two a given 0 also means the default). */
 void config_take_defaults(ax_config *cfg, const ax_family *family);
-/* Returns the description of a new model of the family, made from the model.* keys. */
-ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
+/* Makes the description of a new model of the family from the model.* keys. The caller releases *out with
+ * ax_model_config_fini, also after an error. */
+ax_status config_new_model(ax_config *cfg, const ax_family *family, ax_model_config *out);
 /* Merges the keys with *model, the description read from the config.json of model.from. Records an error if
  * the user gave another value for a key with which the weights were trained: array shapes, window,
  * activation, rope_theta, tie; with tune.method lora also norm_eps. model.seq_len may be smaller than in

@@ -83,6 +83,39 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
     if (ax_family_has(model->family, "model.rope_theta") && ax_option_ok(cfg->set, "model.rope_theta") &&
         cfg->model.rope_theta <= 1)
         ax_option_error(cfg->set, "model.rope_theta", "must be above 1, not %g", cfg->model.rope_theta);
+    config_check_experts(cfg, model);
+}
+
+void config_check_experts(ax_config *cfg, const ax_model_config *model)
+{
+    const ax_model_experts usual = ax_model_config_defaults(model->family).experts;
+    const struct {
+        const char *key;
+        bool needed; /* the key has a value that only some families support */
+    } keys[] = {{"model.experts", cfg->model.experts != usual.n},
+                {"model.top_k", cfg->model.top_k != usual.top_k},
+                {"model.expert_ffn", cfg->model.expert_ffn != usual.ffn},
+                {"model.sparse_step", cfg->model.sparse_step != usual.step},
+                {"model.renormalize", cfg->model.renormalize != usual.renormalize},
+                {"model.dense_layers", cfg->model.dense_layers.count > 0},
+                {"moe.balance", cfg->moe.balance != usual.balance}};
+    const bool has = ax_family_has(model->family, "model.experts");
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (keys[i].needed && ax_option_ok(cfg->set, keys[i].key) &&
+            !ax_family_has(model->family, keys[i].key))
+            ax_option_error(cfg->set, keys[i].key, "models of family %s have no %s: leave the key out",
+                            ax_model_config_family(model), has ? "such setting" : "experts");
+    if (cfg->moe.z_loss > 0 && ax_option_ok(cfg->set, "moe.z_loss") && !has)
+        ax_option_error(cfg->set, "moe.z_loss", "models of family %s have no experts: leave the key out",
+                        ax_model_config_family(model));
+    if (has && cfg->train.sparse && ax_option_ok(cfg->set, "train.sparse"))
+        ax_option_error(cfg->set, "train.sparse", "is not implemented for models with experts");
+    if (has && model->experts.top_k == 1 && model->experts.renormalize &&
+        cfg->tune.method != AX_CONFIG_LORA && both_ok(cfg, "model.top_k", "model.renormalize"))
+        ax_option_error(
+            cfg->set, cfg->model.from ? "model.from" : "model.top_k",
+            "with one expert for each token its renormalized weight is always 1, so the router gets no "
+            "gradient: choose two experts or more, or weights that are not renormalized");
 }
 
 /* Checks model.hidden, model.heads, model.kv_heads and model.head_dim against each other. */
@@ -105,9 +138,10 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
 /* Checks, last of all, that the model as a whole is valid, and that its family has the activation. */
 static void check_whole(ax_config *cfg, ax_model_config model)
 {
-    static const char *const keys[] = {"model.layers",   "model.hidden",    "model.heads", "model.kv_heads",
-                                       "model.head_dim", "model.ffn",       "model.vocab", "model.seq_len",
-                                       "model.window",   "model.rope_theta"};
+    static const char *const keys[] = {
+        "model.layers",  "model.hidden", "model.heads",      "model.kv_heads",    "model.head_dim",
+        "model.ffn",     "model.vocab",  "model.seq_len",    "model.window",      "model.rope_theta",
+        "model.experts", "model.top_k",  "model.expert_ffn", "model.sparse_step", "model.dense_layers"};
     ax_buf text = {0};
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (!ax_option_ok(cfg->set, keys[i]))
@@ -138,10 +172,13 @@ static void check_model(ax_config *cfg)
         ax_family_find(cfg->model.family, &found) != AX_OK)
         return;
     config_take_defaults(cfg, found);
-    const ax_model_config model = config_new_model(cfg, found);
-    check_heads(cfg, &model);
-    config_check_family(cfg, &model);
-    check_whole(cfg, model);
+    ax_model_config model;
+    if (config_new_model(cfg, found, &model) == AX_OK) {
+        check_heads(cfg, &model);
+        config_check_family(cfg, &model);
+        check_whole(cfg, model);
+    }
+    ax_model_config_fini(&model);
 }
 
 /* Prints the configuration key of a grid axis, such as "grid.x". */

@@ -67,13 +67,11 @@ static bool keys_are_ok(const ax_config *c)
     return true;
 }
 
-/* Marks in `chosen`, which has a byte for each block, the blocks that a word of tune.layers means: "all",
- * "5", "8-15". Returns false if the word is none of these, or if there is no such block. */
-static bool mark_blocks(const char *word, int64_t blocks, char *chosen)
+bool config_mark_blocks(const char *word, int64_t blocks, char *chosen, char mark)
 {
     char *end;
     if (!strcmp(word, "all")) {
-        memset(chosen, 1, (size_t)blocks);
+        memset(chosen, mark, (size_t)blocks);
         return true;
     }
     if (word[strspn(word, "0123456789-")] || !*word || *word == '-')
@@ -83,7 +81,7 @@ static bool mark_blocks(const char *word, int64_t blocks, char *chosen)
         last = strtoll(end + 1, &end, 10);
     if (*end || last < first || last >= blocks)
         return false;
-    memset(chosen + first, 1, (size_t)(last - first + 1));
+    memset(chosen + first, mark, (size_t)(last - first + 1));
     return true;
 }
 
@@ -96,7 +94,7 @@ static void choose_blocks(ax_config *c, int64_t blocks, bool used, char *chosen)
         return;
     }
     for (size_t i = 0; i < words->count; i++)
-        if (!mark_blocks(words->items[i], blocks, chosen))
+        if (!config_mark_blocks(words->items[i], blocks, chosen, 1))
             ax_option_error(c->set, "tune.layers",
                             "\"%s\" is no block of this model, whose blocks are 0 to %lld, and no range of "
                             "them such as 0-%lld; a list is written [0, %lld]",

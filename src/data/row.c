@@ -376,13 +376,12 @@ static ax_rows line_of(const ax_rows *rows, int64_t line, int64_t T)
                      rows->position + line * T};
 }
 
-/* Fills a row with padding from position `used` on. The padding counts as part of the row's last document,
- * which starts at position `from`. */
+/* Fills a row with padding from position `used` on: tokens of id -1, which have an embedding of zeros. The
+ * padding counts as part of the row's last document, which starts at position `from`. */
 static void pad_row(const ax_rows *row, int64_t from, int64_t used, int64_t T)
 {
     for (int64_t t = used; t < T; t++) {
-        row->tokens[t] = 0;
-        row->targets[t] = -1;
+        row->tokens[t] = row->targets[t] = -1;
     }
     assign_positions(row, from, T);
 }

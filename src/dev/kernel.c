@@ -110,6 +110,36 @@ static ax_status check_update(const char *kernel, const ax_update_args *a)
     return AX_OK;
 }
 
+/* Checks that kernel glu_grad has results beside dgate and dup only with a scale. */
+static ax_status check_scaled(const ax_glu_grad_args *a)
+{
+    AX_CHECK(a->scale || (!a->y && !a->dscale), AX_ERR_USAGE,
+             "kernel glu_grad: without `scale`, y and dscale must be NULL");
+    return AX_OK;
+}
+
+static ax_status check_top_k(const char *kernel, int64_t experts, int64_t top_k)
+{
+    AX_CHECK(top_k >= 1 && top_k <= experts, AX_ERR_USAGE,
+             "kernel %s: top_k is %lld; it must be 1 to %lld, the number of experts", kernel,
+             (long long)top_k, (long long)experts);
+    return AX_OK;
+}
+
+static ax_status check_route_grad(const ax_route_grad_args *a)
+{
+    AX_CHECK(a->share || (a->balance == 0 && a->z == 0), AX_ERR_USAGE,
+             "kernel route_grad: with `balance` or `z`, `share` must not be NULL");
+    return AX_OK;
+}
+
+static ax_status check_grouped(const ax_gemm_grouped_args *a)
+{
+    AX_CHECK(!a->trans_a || !a->trans_b, AX_ERR_USAGE,
+             "kernel gemm_grouped: with trans_a, b must not be transposed");
+    return AX_OK;
+}
+
 /* ---- extents ------------------------------------------------------------------------------------- */
 
 /* Returns the number of elements from the start of the first row to the end of the last, for `rows` rows of
@@ -137,6 +167,13 @@ static int64_t window_keys(const ax_attention_args *a)
 {
     int64_t all = visible_keys(a);
     return a->window > 0 && a->window < all ? ax_min(all, a->window + a->q_len - 1) : all;
+}
+
+/* Returns the elements from the start of the first group's matrix to the end of the last one's, of which each
+ * spans `one`. */
+static int64_t groups_span(const ax_gemm_grouped_args *a, int64_t one)
+{
+    return a->groups && one ? (a->groups - 1) * a->stride + one : 0;
 }
 
 /* ---- floating-point operations ------------------------------------------------------------------- */
@@ -429,16 +466,20 @@ ROW(activation_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(nam
 
 ROW(glu, kind,
     TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)); ROWS_FIT(ld, a->cols),
-    AREA * (1 + activation_work[a->kind].value),
+    AREA * ((a->scale ? 2 : 1) + activation_work[a->kind].value),
     IN(a->gate, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->up, T, MATRIX(a->rows, a->cols, a->ld)),
+    IN(a->scale, A, a->rows, a->scales), IN(a->scale ? a->index : NULL, AX_I32, VECTOR(a->rows)),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
 
 ROW(glu_grad, kind,
-    TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)); ROWS_FIT(ld, a->cols),
-    AREA * (3 + activation_work[a->kind].value + activation_work[a->kind].slope),
+    TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)); ROWS_FIT(ld, a->cols);
+    AX_TRY(check_scaled(a)),
+    AREA * ((a->scale ? 7 : 3) + activation_work[a->kind].value + activation_work[a->kind].slope),
     IN(a->gate, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->up, T, MATRIX(a->rows, a->cols, a->ld)),
     IN(a->dy, T, DENSE(a->rows, a->cols)),
-    OUT(a->dgate, T, MATRIX(a->rows, a->cols, a->ld)), OUT(a->dup, T, MATRIX(a->rows, a->cols, a->ld)));
+    IN(a->scale, A, a->rows, a->scales), IN(a->scale ? a->index : NULL, AX_I32, VECTOR(a->rows)),
+    OUT(a->dgate, T, MATRIX(a->rows, a->cols, a->ld)), OUT(a->dup, T, MATRIX(a->rows, a->cols, a->ld)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)), OPERAND(a->rows < a->scales ? AX_READ_WRITE : AX_WRITE, a->dscale, A, a->rows, a->scales));
 
 ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
     IN(a->a, T, VECTOR(a->n)), IN(a->b, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
@@ -446,6 +487,55 @@ ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
 ROW(dropout, dtype, TAKES(dtype, ACTIVATION), AREA * (2 + TRANSCENDENTAL),
     IN(a->now, AX_U8, BYTES(a->now)),
     IN(a->x, T, DENSE(a->rows, a->cols)), OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+#define CHOICES VECTOR(a->rows * a->top_k)
+#define TOKENS (a->samples * a->tokens)
+
+ROW(route, renormalize, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts, a->top_k)),
+    REAL(a->rows) * REAL(a->experts) * (4 + TRANSCENDENTAL),
+    IN(a->logits, T, DENSE(a->rows, a->experts)), OUT(a->probs, T, DENSE(a->rows, a->experts)),
+    OUT(a->lse, T, VECTOR(a->rows)), OUT(a->weight, T, CHOICES), OUT(a->choice, AX_I32, CHOICES));
+
+ROW(route_stats, dtype, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts, a->top_k)),
+    REAL(TOKENS) * (REAL(a->experts) + REAL(a->top_k) + 2),
+    IN(a->probs, T, DENSE(TOKENS, a->experts)), IN(a->lse, T, VECTOR(TOKENS)),
+    IN(a->choice, AX_I32, DENSE(TOKENS, a->top_k)), IN(a->ids, AX_I32, VECTOR(TOKENS)),
+    OUT(a->share, T, DENSE(a->samples, a->experts + 1)), INOUT(a->total, AX_F64, VECTOR(2 + a->experts)));
+
+ROW(route_grad, renormalize,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_top_k(name, a->experts, a->top_k)); AX_TRY(check_route_grad(a)),
+    REAL(TOKENS) * (6 * REAL(a->experts) + 6 * REAL(a->top_k)),
+    IN(a->now, AX_U8, BYTES(a->now)), IN(a->probs, A, DENSE(TOKENS, a->experts)), IN(a->lse, A, VECTOR(TOKENS)),
+    IN(a->weight, A, DENSE(TOKENS, a->top_k)), IN(a->dweight, A, DENSE(TOKENS, a->top_k)),
+    IN(a->share, A, DENSE(a->samples, a->experts + 1)), IN(a->choice, AX_I32, DENSE(TOKENS, a->top_k)),
+    IN(a->ids, AX_I32, VECTOR(TOKENS)), OUT(a->dlogits, T, DENSE(TOKENS, a->experts)));
+
+ROW(group, bounds, NO_DTYPE, 0,
+    IN(a->group, AX_I32, VECTOR(a->n)), OUT(a->source, AX_I32, VECTOR(a->n)), OUT(a->place, AX_I32, VECTOR(a->n)),
+    OUT(a->bounds, AX_I32, VECTOR(a->groups + 1)));
+
+ROW(dispatch, dtype, TAKES(dtype, ACTIVATION), 0,
+    IN(a->x, T, DENSE(a->n, a->cols)), IN(a->source, AX_I32, VECTOR(a->n * a->top_k)),
+    OUT(a->y, T, DENSE(a->n * a->top_k, a->cols)));
+
+ROW(combine, dtype, TAKES(dtype, ACTIVATION), REAL(a->n) * REAL(a->cols) * REAL(a->top_k),
+    IN(a->x, T, DENSE(a->n * a->top_k, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),
+    OUT(a->y, T, DENSE(a->n, a->cols)));
+
+/* The matrices of all groups: how many elements they have, and how far they extend. */
+#define GROUPS(rows, cols, ld) a->groups *(rows) * (cols), groups_span(a, span(rows, cols, ld))
+
+ROW(gemm_grouped, accumulate,
+    TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_grouped(a)),
+    2 * REAL(a->m) * REAL(a->n) * REAL(a->k),
+    IN(a->bounds, AX_I32, VECTOR(a->groups + 1)),
+    IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
+    IN(a->trans_a ? a->b : NULL, T, MATRIX(a->k, a->n, a->ldb)),
+    IN(a->trans_a ? NULL : a->b, T, GROUPS(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->trans_a ? NULL : a->c, a->c_dtype,
+            MATRIX(a->m, a->n, a->ldc)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->trans_a ? a->c : NULL, a->c_dtype,
+            GROUPS(a->m, a->n, a->ldc)));
 
 #define LOGITS MATRIX(a->rows, a->vocab, a->ld)
 

@@ -29,7 +29,9 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     /* The bytes of a micro-batch must fit in 64 bits. Their upper bound is tokens · (layers + 1) · widest dim
      * · 64 bytes, because no layer stores more than 64 bytes per token and element of the widest dim. */
     int64_t heads = o->model->heads * ax_model_config_head_dim(o->model), bytes,
-            widest = ax_max(ax_max(o->model->vocab, o->model->ffn), ax_max(o->model->hidden, heads));
+            experts = o->model->experts.top_k * ax_model_config_expert_ffn(o->model),
+            widest = ax_max(ax_max(o->model->vocab, ax_max(o->model->ffn, experts)),
+                            ax_max(o->model->hidden, heads));
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
                  !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
              AX_ERR_USAGE,
@@ -51,6 +53,7 @@ static ax_status make_batch(ax_engine *e, const ax_tensor *like, engine_slot *s)
         views[i]->data = (int32_t *)(s->device + HEAD) + i * e->n * e->options.seq_len;
     }
     s->batch.now = (const ax_batch_numbers *)s->device;
+    s->batch.routers = engine_routers(e) ? e->numbers + 1 : NULL;
     if (e->options.whole_rows)
         s->batch.doc_start.data = NULL;
     return AX_OK;
@@ -98,6 +101,16 @@ static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t fra
     return AX_OK;
 }
 
+static size_t routers_bytes(const ax_engine *e) { return (size_t)engine_routers(e) * sizeof *e->routers; }
+
+static ax_status make_numbers(ax_engine *e)
+{
+    AX_TRY(ax_ctx_alloc(e->ctx, engine_numbers_bytes(e), (void **)&e->numbers));
+    return e->options.optim && routers_bytes(e)
+               ? ax_pinned_alloc(e->ctx->dev, routers_bytes(e), (void **)&e->routers)
+               : AX_OK;
+}
+
 /* Gives the matrices of the blocks their masks. */
 static ax_status prune(ax_engine *e)
 {
@@ -127,9 +140,9 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
         AX_TRY(ax_param_set_learn_uses(e->set, plan->uses));
     AX_TRY(
         ax_pipeline_create(e->model, e->rows, o->seq_len, o->global_batch / e->rows, o->optim, &e->pipeline));
+    AX_TRY(make_numbers(e));
     AX_TRY(make_slots(e, plan, frame_bytes));
     AX_TRY(make_tasks(e, EVALUATION + engine_chunks(e), &e->task));
-    AX_TRY(ax_ctx_alloc(e->ctx, engine_numbers_bytes(e), (void **)&e->numbers));
     return o->optim ? ax_updater_create(o->optim, e->set, &e->updater) : AX_OK;
 }
 
@@ -172,6 +185,8 @@ void ax_engine_destroy(ax_engine **engine)
     ax_pipeline_destroy(&e->pipeline);
     if (e->numbers)
         ax_ctx_free(e->ctx, e->numbers, engine_numbers_bytes(e));
+    if (e->routers)
+        ax_pinned_free(e->ctx->dev, e->routers, routers_bytes(e));
     ax_updater_destroy(&e->updater);
     ax_param_set_destroy(&e->set);
     ax_model_destroy(&e->model);
@@ -190,35 +205,46 @@ double ax_engine_stop_asked(const ax_engine *engine) { return ax_pipeline_stop_a
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
-static ax_status zero_loss(ax_engine *e)
+static ax_status zero_sums(ax_engine *e)
 {
-    return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
+    return ax_run_fill(e->ctx->stream,
+                       &(ax_fill_args){.n = engine_sums(e), .value = 0, .y = e->numbers, .dtype = AX_F64});
 }
 
-/* Sums the loss over the ranks that hold different rows and over the pipeline stages. Only the last stage has
- * a loss, and the other stages add 0; afterwards all ranks have the sum. */
-static ax_status sum_loss(ax_engine *e)
+/* Sums the first n numbers over the ranks that hold different rows and over the pipeline stages. Only the
+ * last stage has a loss, and only one the statistics of a block's router; the other stages add 0. Afterwards
+ * all ranks have the sums. */
+static ax_status reduce_sums(ax_engine *e, int64_t n)
 {
-    return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, 1, AX_F64,
+    return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, n, AX_F64,
                           AX_SUM);
+}
+
+static double *grad_sumsq(const ax_engine *e) { return e->numbers + engine_sums(e); }
+
+/* Starts the copy of the routers' statistics, which is complete when the update's numbers are. */
+static ax_status copy_routers(ax_engine *e)
+{
+    return e->routers ? ax_copy_out_async(e->ctx->stream, e->routers, e->numbers + 1, routers_bytes(e))
+                      : AX_OK;
 }
 
 ax_status engine_begin_step(ax_engine *e)
 {
     AX_TRY(ax_param_set_zero_grad(e->set));
-    return zero_loss(e);
+    return zero_sums(e);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Completes the reductions of the gradients and of the loss over ranks, then computes for each parameter the
- * sum of squares of its gradient. */
+/* Completes the reductions of the gradients and of the step's sums over ranks, then computes for each
+ * parameter the sum of squares of its gradient. */
 static ax_status compute_grad_sumsq(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     (void)s, (void)piece;
     AX_TRY(ax_param_set_sync_grad(e->set));
-    AX_TRY(sum_loss(e));
-    return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
+    AX_TRY(reduce_sums(e, engine_sums(e)));
+    return ax_param_set_grad_sumsq(e->set, grad_sumsq(e));
 }
 
 /* Computes the gradient norm, clips the gradients, and updates the weights if loss and norm are finite. The
@@ -226,11 +252,13 @@ static ax_status compute_grad_sumsq(ax_engine *e, engine_slot *s, ax_pipe_piece 
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
     if (engine_reduces_late(e)) {
-        AX_TRY(sum_loss(e));
+        AX_TRY(reduce_sums(e, engine_sums(e)));
+        AX_TRY(copy_routers(e));
         return ax_updater_step_reducing(e->updater, e->numbers, targets, e->scale.scale, hyper);
     }
     AX_TRY(engine_run_task(e, e->task[NORM], compute_grad_sumsq, NULL, (ax_pipe_piece){0}));
-    AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
+    AX_TRY(copy_routers(e));
+    AX_TRY(ax_updater_clip(e->updater, grad_sumsq(e), e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
 
@@ -267,7 +295,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
  * can make all gradients NaN or infinite, so find_culprit names the weight and not a gradient. */
 static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
 {
-    double *sumsq = e->numbers + 1, *host;
+    double *sumsq = grad_sumsq(e), *host;
     size_t bytes = (size_t)e->set->n * sizeof *host;
     *out = NULL;
     AX_TRY(ax_param_set_weight_sumsq(e->set, sumsq));
@@ -304,6 +332,26 @@ static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
     return ax_updater_resume(e->updater);
 }
 
+/* Computes the means over sparse blocks and samples of the routers' losses, and the largest load of an
+ * expert. */
+static void sum_up_routers(const ax_engine *e, ax_step_result *out)
+{
+    const ax_model_config *m = &e->model->config;
+    const int64_t sparse = ax_model_config_sparse_blocks(m, m->layers), experts = m->experts.n;
+    const double all = (double)(sparse * e->options.global_batch);
+    for (int64_t i = 0; e->routers && i < sparse; i++) {
+        const double *stats = e->routers + i * (2 + experts), *count = stats + 2;
+        double sum = 0, most = 0;
+        for (int64_t k = 0; k < experts; k++) {
+            sum += count[k];
+            most = fmax(most, count[k]);
+        }
+        out->balance_loss += stats[0] / all;
+        out->z_loss += stats[1] / all;
+        out->expert_load = fmax(out->expert_load, sum > 0 ? most * (double)experts / sum : 0);
+    }
+}
+
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 {
     ax_update_numbers now;
@@ -319,6 +367,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     /* Replaces a negative NaN, which printf would print as "-nan". */
     *out = (ax_step_result){
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
+    sum_up_routers(e, out);
     if (!out->finite)
         AX_TRY(find_culprit(e, (int)now.culprit, out));
     update_loss_scale(e, out);
@@ -329,10 +378,10 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
 {
     e->reading = (engine_reading){.read = read, .source = source, .rows = rows};
-    AX_TRY(zero_loss(e));
+    AX_TRY(zero_sums(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(rows, e->rows), false));
     AX_TRY(ax_pipeline_run(e->pipeline,
                            &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_eval_piece}, .user = e}));
-    AX_TRY(sum_loss(e));
+    AX_TRY(reduce_sums(e, 1));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
 }

@@ -57,8 +57,11 @@ struct ax_engine {
     uint64_t step;    /* number of the current step */
     char *host;       /* host memory from which slot.device is filled */
     engine_reading reading;
-    /* In device memory: the loss, then for each parameter the sum of squares of its gradient. */
+    /* In device memory: the loss, the statistics of the routers (ax_batch.routers), then for each parameter
+     * the sum of squares of its gradient. */
     double *numbers;
+    double
+        *routers; /* copy of the statistics after the newest step, in pinned host memory; NULL: no experts */
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay **task; /* [EVALUATION + chunks]: recordings of the launches of the engine's tasks */
@@ -76,9 +79,18 @@ static inline size_t engine_batch_bytes(const ax_engine *e)
     return HEAD + (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
 }
 
+/* Returns how many statistics the routers of all stages have, and how many numbers of a step are summed over
+ * ranks: these and the loss. */
+static inline int64_t engine_routers(const ax_engine *e)
+{
+    const ax_model_config *m = &e->model->config;
+    return ax_model_config_sparse_blocks(m, m->layers) * (2 + m->experts.n);
+}
+static inline int64_t engine_sums(const ax_engine *e) { return 1 + engine_routers(e); }
+
 static inline size_t engine_numbers_bytes(const ax_engine *e)
 {
-    return (size_t)(1 + e->set->n) * sizeof(double);
+    return (size_t)(engine_sums(e) + e->set->n) * sizeof(double);
 }
 
 static inline int engine_chunks(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->chunks; }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* Reads this rank's rows of a micro-batch and copies them to s->device. Rows with an index of r->rows or more
- * do not exist in this step or evaluation: their targets are masked. */
+ * do not exist in this step or evaluation: they are padding, and their
+ * targets are masked. */
 static ax_status load_rows(ax_engine *e, int64_t micro_batch, engine_slot *s, double loss_scale)
 {
     const engine_reading *r = &e->reading;
@@ -15,12 +16,14 @@ static ax_status load_rows(ax_engine *e, int64_t micro_batch, engine_slot *s, do
     int32_t *array = (int32_t *)(e->host + HEAD);
     ax_rows rows = {array, array + size, array + 2 * size, array + 3 * size};
     int64_t have = ax_max(end - from, 0);
-    *(ax_batch_numbers *)e->host =
-        (ax_batch_numbers){.step = e->step, .first_row = start * t, .loss_scale = loss_scale};
+    *(ax_batch_numbers *)e->host = (ax_batch_numbers){.step = e->step,
+                                                      .first_row = start * t,
+                                                      .loss_scale = loss_scale,
+                                                      .sample_scale = e->scale.scale / (double)r->rows};
     if (have > 0)
         AX_TRY(r->read(r->source, from, end, &rows));
     for (int i = 0; i < ARRAYS; i++)
-        memset(array + i * size + have * t, i == TARGETS ? -1 : 0,
+        memset(array + i * size + have * t, i == TARGETS || i == TOKENS ? -1 : 0,
                (size_t)((e->n - have) * t) * sizeof(int32_t));
     return ax_copy_in(e->ctx->stream, s->device, e->host, engine_batch_bytes(e));
 }

@@ -1,5 +1,5 @@
-/* Builds the network of every family from an ax_model_config: token embedding, blocks of attention and MLP on
- * a residual stream, a last norm, and the head. */
+/* Builds the network of every family from an ax_model_config: token embedding, blocks of attention and MLP
+ * (or experts) on a residual stream, a last norm, and the head. */
 #include "model/family.h"
 
 #include <math.h>
@@ -46,21 +46,23 @@ static double projection_std(const ax_model_config *c)
 static ax_layer *attention(build *b, const char *name, int64_t i)
 {
     const ax_model_config *c = &b->m->config;
-    ax_layer *layer = ax_attention(b->m->ctx, name,
-                                   &(ax_attention_config){.width = c->hidden,
-                                                          .heads = c->heads,
-                                                          .kv_heads = c->kv_heads,
-                                                          .head_dim = c->head_dim,
-                                                          .window = ax_model_config_window(c, i),
-                                                          .init_std = c->init_std,
-                                                          .proj_init_std = projection_std(c),
-                                                          .dropout = c->dropout.attn,
-                                                          .no_bias = c->no_bias.qkv,
-                                                          .no_proj_bias = c->no_bias.proj,
-                                                          .head_norm_eps = c->head_norms ? c->norm_eps : 0,
-                                                          .rope = c->rope,
-                                                          .positions = b->use.positions,
-                                                          .rope_from = c->rope.theta > 0 ? b->first : NULL});
+    ax_layer *layer =
+        ax_attention(b->m->ctx, name,
+                     &(ax_attention_config){.width = c->hidden,
+                                            .heads = c->heads,
+                                            .kv_heads = c->kv_heads,
+                                            .head_dim = c->head_dim,
+                                            .window = ax_model_config_window(c, i),
+                                            .init_std = c->init_std,
+                                            .proj_init_std = projection_std(c),
+                                            .dropout = c->dropout.attn,
+                                            .no_bias = c->no_bias.qkv,
+                                            .no_proj_bias = c->no_bias.proj,
+                                            .head_norm_eps = c->head_norms || c->wide_norms ? c->norm_eps : 0,
+                                            .wide_norms = c->wide_norms,
+                                            .rope = c->rope,
+                                            .positions = b->use.positions,
+                                            .rope_from = c->rope.theta > 0 ? b->first : NULL});
     b->first = b->first ? b->first : layer;
     return layer;
 }
@@ -78,6 +80,25 @@ static ax_layer *perceptron(const ax_model *m, const char *name)
                                    .no_bias = c->no_bias.mlp});
 }
 
+/* Returns the experts of block `i`. The losses of the routers are means over the sparse blocks. */
+static ax_layer *experts(const build *b, const char *name, int64_t i)
+{
+    const ax_model_config *c = &b->m->config;
+    const double sparse = (double)ax_model_config_sparse_blocks(c, c->layers);
+    return ax_moe(b->m->ctx, name,
+                  &(ax_moe_config){.width = c->hidden,
+                                   .ffn = ax_model_config_expert_ffn(c),
+                                   .experts = c->experts.n,
+                                   .top_k = c->experts.top_k,
+                                   .renormalize = c->experts.renormalize,
+                                   .activation = c->activation,
+                                   .init_std = c->init_std,
+                                   .down_init_std = projection_std(c),
+                                   .balance = c->experts.balance / sparse,
+                                   .z = c->experts.z_loss / sparse,
+                                   .index = ax_model_config_sparse_blocks(c, i)});
+}
+
 /* Adds block `i` to the layer `residual`: x += attn(norm1(x)); x += mlp(norm2(x)). */
 static ax_status add_block(build *b, ax_layer *residual, int64_t i)
 {
@@ -87,7 +108,10 @@ static ax_status add_block(build *b, ax_layer *residual, int64_t i)
     ax_layer *const attn[] = {norm(m, named(name[0], i, "norm1")), attention(b, named(name[1], i, "attn"), i),
                               ax_dropout(m->ctx, named(name[2], i, "attn.drop"), p)};
     AX_TRY(add_branch(m, residual, i, "attn_branch", attn, AX_COUNT(attn)));
-    ax_layer *const mlp[] = {norm(m, named(name[0], i, "norm2")), perceptron(m, named(name[1], i, "mlp")),
+    const bool sparse = ax_model_config_is_sparse(&m->config, i);
+    ax_layer *const mlp[] = {norm(m, named(name[0], i, "norm2")),
+                             sparse ? experts(b, named(name[1], i, "moe"), i)
+                                    : perceptron(m, named(name[1], i, "mlp")),
                              ax_dropout(m->ctx, named(name[2], i, "mlp.drop"), p)};
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
@@ -141,6 +165,6 @@ ax_status ax_decoder_build(ax_model *m, const ax_model_use *use)
                                             .no_bias = true,
                                             .tied = c->tie ? embed->param[0] : NULL});
     AX_TRY(ax_layer_add(m->root, m->head));
-    AX_TRY(ax_key_map_apply(m->root, c->family->keys, c->family->n_keys));
+    AX_TRY(ax_key_map_apply(m->root, c->family));
     return ax_low_rank_build(m);
 }

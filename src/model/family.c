@@ -283,10 +283,12 @@ ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *o
 {
     *out = *config;
     /* *out must not share the strings of *config, even after an error: both are freed. */
-    out->source = out->window_layers = NULL;
+    out->source = out->window_layers = out->experts.dense = NULL;
     out->low_rank_blocks = NULL;
     if (config->window_layers)
         AX_TRY(ax_strdup(config->window_layers, &out->window_layers));
+    if (config->experts.dense)
+        AX_TRY(ax_strdup(config->experts.dense, &out->experts.dense));
     AX_TRY(ax_low_rank_copy(config, out));
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
 }
@@ -295,23 +297,29 @@ void ax_model_config_fini(ax_model_config *config)
 {
     free(config->source);
     free(config->window_layers);
+    free(config->experts.dense);
     free(config->low_rank_blocks);
     *config = (ax_model_config){0};
 }
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
+/* Writes `key` with the number of the block in place of its %d, if it has one. */
+static ax_status name_array(const char *key, int block, char **out)
+{
+    char text[256];
+    const char *hole = strstr(key, "%d");
+    if (hole)
+        snprintf(text, sizeof text, "%.*s%d%s", (int)(hole - key), key, block, hole + 2);
+    else
+        snprintf(text, sizeof text, "%s", key);
+    return ax_strdup(text, out);
+}
+
 /* Sets param->file: the name of the array in the weight files, and the part (box) of this array that holds
- * the parameter. `block` replaces %d in row->key. */
+ * the parameter. */
 static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
 {
-    char key[256];
-    /* row->key has at most one %d, the place of the block's number */
-    const char *hole = strstr(row->key, "%d");
-    if (hole)
-        snprintf(key, sizeof key, "%.*s%d%s", (int)(hole - row->key), row->key, block, hole + 2);
-    else
-        snprintf(key, sizeof key, "%s", row->key);
     ax_param_file *file = &param->file;
     *file = (ax_param_file){.ndim = param->rest.ndim, .transpose = row->transpose};
     for (int d = 0; d < file->ndim; d++)
@@ -319,10 +327,52 @@ static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
     int out = row->transpose ? 1 : 0; /* index of the output dim in the file's array */
     file->lo[out] = row->part * file->dim[out];
     file->dim[out] *= row->parts;
-    return ax_strdup(key, &file->key);
+    return name_array(row->key, block, &file->key);
 }
 
-ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n)
+/* Sets param->file for the router, or for a matrix of all experts of a block. */
+static ax_status map_experts(ax_param *param, const ax_expert_key *row, int block)
+{
+    const int64_t *dim = param->rest.dim;
+    const bool spread = param->rest.ndim == 3;
+    param->file = (ax_param_file){.spread = spread ? dim[1] : 0,
+                                  .part = row->part,
+                                  .parts = row->parts,
+                                  .ndim = 2,
+                                  .dim = {dim[0], dim[spread ? 2 : 1]}};
+    AX_TRY(name_array(row->key, block, &param->file.key));
+    return name_array(row->fused, block, &param->file.fused);
+}
+
+/* Returns true if `name` is `pattern`, whose %d, if it has one, stands for the number of a block. */
+static bool is_named(const char *name, const char *pattern, int *block)
+{
+    const char *hole = strstr(pattern, "%d");
+    char *end;
+    *block = 0;
+    if (!hole)
+        return !strcmp(name, pattern);
+    const size_t before = (size_t)(hole - pattern);
+    if (strncmp(name, pattern, before) != 0)
+        return false;
+    *block = (int)strtol(name + before, &end, 10);
+    return end > name + before && !strcmp(end, hole + 2);
+}
+
+static ax_status map_one(ax_param *param, const ax_family *family)
+{
+    int block;
+    for (int k = 0; k < family->n_keys; k++)
+        if (is_named(param->name, family->keys[k].name, &block))
+            return map_param(param, &family->keys[k], block);
+    for (int k = 0; k < family->n_expert_keys; k++)
+        if (is_named(param->name, family->expert_keys[k].name, &block))
+            return map_experts(param, &family->expert_keys[k], block);
+    return ax_fail(AX_ERR_INTERNAL, "the key map of the model's family has no row for parameter \"%s\"",
+                   param->name);
+}
+
+ax_status ax_key_map_apply(ax_layer *root, const ax_family *family)
 {
     int count = 0, filled = 0;
     ax_layer_params(root, NULL, 0, &count);
@@ -330,28 +380,8 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n)
     AX_TRY(ax_calloc((size_t)count, sizeof *params, &params));
     ax_layer_params(root, params, count, &filled);
     ax_status status = AX_OK;
-    for (int i = 0; status == AX_OK && i < count; i++) {
-        const ax_key_map *found = NULL;
-        int block = 0;
-        for (int k = 0; !found && k < n; k++) {
-            const char *hole = strstr(map[k].name, "%d"), *name = params[i]->name;
-            if (!hole) {
-                found = strcmp(name, map[k].name) ? NULL : &map[k];
-                continue;
-            }
-            size_t before = (size_t)(hole - map[k].name);
-            char *end;
-            if (strncmp(name, map[k].name, before))
-                continue;
-            block = (int)strtol(name + before, &end, 10);
-            if (end > name + before && !strcmp(end, hole + 2))
-                found = &map[k];
-        }
-        status = found ? map_param(params[i], found, block)
-                       : ax_fail(AX_ERR_INTERNAL,
-                                 "the key map of the model's family has no row for parameter \"%s\"",
-                                 params[i]->name);
-    }
+    for (int i = 0; status == AX_OK && i < count; i++)
+        status = map_one(params[i], family);
     free(params);
     return status;
 }

@@ -17,6 +17,14 @@ typedef struct ax_key_map {
     int part, parts;
 } ax_key_map;
 
+/* A row of a family's key map for sparse blocks: parameter `name` is stored in the arrays `key`, in which *
+ * stands for the number of the expert, or read from the array `fused`, of whose rows it is part `part` of
+ * `parts` (ax_param_file). */
+typedef struct ax_expert_key {
+    const char *name, *key, *fused;
+    int part, parts;
+} ax_expert_key;
+
 /* A key of config.json, and the configuration key `option` of the same meaning, which error messages name
  * instead of `key`. */
 typedef struct ax_family_key {
@@ -40,6 +48,8 @@ struct ax_family {
     ax_status (*write)(const ax_model_config *config, json_t *json);
     const ax_key_map *keys; /* key map: from parameters to arrays in weight files */
     int n_keys;
+    const ax_expert_key *expert_keys; /* the same for the router and the experts of sparse blocks */
+    int n_expert_keys;
     const ax_family_key *names; /* the keys that `write` sets and that have a configuration key */
     int n_names;
     /* The keys of config.json, beside those that all families have (config_keys.c), separated by blanks:
@@ -80,8 +90,9 @@ AX_MUST_CHECK ax_status ax_config_keys_add_unknown(ax_buf *out, const char *obje
  * kind of embedding does not have. */
 AX_MUST_CHECK ax_status ax_rope_list_unused(const json_t *json, ax_buf *out);
 
-/* Sets ax_param.file of all parameters of a tree by a key map. AX_ERR_INTERNAL if one is not in the map. */
-ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
+/* Sets ax_param.file of all parameters of a tree by the family's key maps. AX_ERR_INTERNAL if one is in none.
+ */
+ax_status ax_key_map_apply(ax_layer *root, const ax_family *family);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:
  *

@@ -35,7 +35,8 @@ bool ax_model_config_matrix(const ax_model_config *c, ax_matrix matrix, int64_t 
     };
     *out = sizes[matrix][0];
     *in = sizes[matrix][1];
-    return matrix != AX_MATRIX_GATE || c->gated;
+    const bool of_mlp = matrix >= AX_MATRIX_GATE && matrix < AX_MATRIX_OF_BLOCK;
+    return of_mlp ? !c->experts.n && (matrix != AX_MATRIX_GATE || c->gated) : true;
 }
 
 /* ---- the updates --------------------------------------------------------------------------------- */

@@ -4,6 +4,28 @@
 #include <math.h>
 #include <stdlib.h>
 
+static ax_status check_experts(const ax_model_config *c)
+{
+    const ax_model_experts *e = &c->experts;
+    if (!e->n)
+        return AX_OK;
+    AX_CHECK(e->n > 0 && e->n <= AX_EXPERTS_MAX, AX_ERR_USAGE,
+             "the number of experts, %lld, is out of range: it may be 1 to %d", (long long)e->n,
+             AX_EXPERTS_MAX);
+    AX_CHECK(e->top_k >= 1 && e->top_k <= e->n, AX_ERR_USAGE,
+             "each token chooses %lld experts of %lld: it may choose 1 to %lld", (long long)e->top_k,
+             (long long)e->n, (long long)e->n);
+    AX_CHECK(e->ffn >= 0 && ax_model_config_expert_ffn(c) <= AX_FFN_MAX / e->n, AX_ERR_USAGE,
+             "the inner width of an expert, %lld, is out of range: %lld experts may have 1 to %lld",
+             (long long)e->ffn, (long long)e->n, (long long)(AX_FFN_MAX / e->n));
+    AX_CHECK(e->step >= 1, AX_ERR_USAGE, "the step from sparse block to sparse block, %lld, is not positive",
+             (long long)e->step);
+    AX_CHECK(e->balance >= 0 && e->z_loss >= 0, AX_ERR_USAGE,
+             "the coefficients of the routers' losses, %g and %g, must not be negative", e->balance,
+             e->z_loss);
+    return AX_OK;
+}
+
 ax_status ax_model_config_check(const ax_model_config *c)
 {
     AX_CHECK(c->layers > 0 && c->hidden > 0 && c->heads > 0 && c->ffn > 0 && c->vocab > 0 && c->seq_len > 0,
@@ -33,6 +55,7 @@ ax_status ax_model_config_check(const ax_model_config *c)
     AX_CHECK(c->kv_heads > 0 && c->heads % c->kv_heads == 0, AX_ERR_USAGE,
              "the number of heads, %lld, is not a multiple of the number of key heads, %lld",
              (long long)c->heads, (long long)c->kv_heads);
+    AX_TRY(check_experts(c));
     AX_TRY(ax_rope_check(&c->rope, ax_model_config_head_dim(c)));
     AX_CHECK(c->window >= 0, AX_ERR_USAGE, "the attention window, %lld, is negative; 0 means no window",
              (long long)c->window);
@@ -59,6 +82,25 @@ int64_t ax_model_config_positions(const ax_model_config *c)
                            : c->seq_len;
 }
 
+bool ax_model_config_is_sparse(const ax_model_config *c, int64_t block)
+{
+    const ax_model_experts *e = &c->experts;
+    return e->n > 0 && (block + 1) % e->step == 0 && !(e->dense && e->dense[block] == '1');
+}
+
+int64_t ax_model_config_expert_ffn(const ax_model_config *c)
+{
+    return c->experts.ffn ? c->experts.ffn : c->ffn;
+}
+
+int64_t ax_model_config_sparse_blocks(const ax_model_config *c, int64_t end)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < end; i++)
+        n += ax_model_config_is_sparse(c, i);
+    return n;
+}
+
 int64_t ax_model_config_default_ffn(const ax_model_config *c)
 {
     return c->gated ? ax_round_up(8 * c->hidden / 3, 256) : 4 * c->hidden;
@@ -69,12 +111,25 @@ int64_t ax_model_config_window(const ax_model_config *c, int64_t layer)
     return c->window_layers && c->window_layers[layer] == '0' ? 0 : c->window;
 }
 
+/* Sets *all to the number of elements of the routers, the experts, and the MLPs of the other blocks, *active
+ * to that of those that a token uses; 0 if the model has no experts. */
+static void count_experts(const ax_model_config *c, int64_t *active, int64_t *all)
+{
+    const ax_model_experts *x = &c->experts;
+    const int64_t d = c->hidden, expert = 3 * ax_model_config_expert_ffn(c) * d,
+                  sparse = ax_model_config_sparse_blocks(c, c->layers),
+                  rest = x->n ? sparse * x->n * d + (c->layers - sparse) * 3 * c->ffn * d : 0;
+    *active = rest + sparse * x->top_k * expert;
+    *all = rest + sparse * x->n * expert;
+}
+
 void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *matmul)
 {
     int64_t d = c->hidden, out, in, block = 0;
     int64_t norm =
         c->norm == AX_NORM_LAYER ? 2 * d : d; /* LayerNorm has weight and bias, RMSNorm only a weight */
-    int64_t vectors = 2 * norm + (c->head_norms ? 2 * ax_model_config_head_dim(c) : 0);
+    const int64_t e = ax_model_config_head_dim(c);
+    int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : c->wide_norms ? (c->heads + c->kv_heads) * e : 0);
     for (int m = 0; m < AX_MATRIX_OF_BLOCK; m++)
         if (ax_model_config_matrix(c, (ax_matrix)m, &out, &in)) {
             bool none = m < AX_MATRIX_PROJ   ? c->no_bias.qkv
@@ -83,9 +138,11 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
             block += out * in;
             vectors += none ? 0 : out;
         }
-    int64_t positions = c->rope.theta > 0 ? 0 : c->seq_len;
-    *matmul = c->layers * block + c->vocab * d;
-    *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
+    const int64_t positions = c->rope.theta > 0 ? 0 : c->seq_len;
+    int64_t active, experts;
+    count_experts(c, &active, &experts);
+    *matmul = c->layers * block + active + c->vocab * d;
+    *total = c->layers * (block + vectors) + experts + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
 }
 
 /* Returns the number of blocks before the first trained parameter: these have no backward. */

@@ -107,7 +107,7 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
 ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *p;
-    ax_rope_config rope = {.theta = 10000}; /* the default of transformers */
+    ax_rope_config rope = {.theta = c->rope.theta}; /* the default of the family's class */
     AX_TRY(find_parameters(json, path, &p));
     AX_TRY(ax_json_number(json, path, "rope_theta", true, &rope.theta));
     AX_TRY(refuse_partial(json, path));

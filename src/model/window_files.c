@@ -74,6 +74,16 @@ ax_status ax_qwen_read(const json_t *json, const char *path, ax_model_config *c)
                        c);
 }
 
+ax_status ax_qwen_moe_window_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    bool used = false;
+    AX_TRY(ax_json_bool(json, path, "use_sliding_window", &used));
+    c->window = used && !json_is_null(json_object_get(json, "sliding_window")) ? 4096 : 0;
+    if (c->window)
+        AX_TRY(ax_json_int(json, path, "sliding_window", true, &c->window));
+    return AX_OK;
+}
+
 ax_status ax_mistral_window_read(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *types = json_object_get(json, "layer_types");
@@ -121,6 +131,15 @@ ax_status ax_qwen_write(const ax_model_config *c, json_t *json)
     }
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return ax_llama_write(c, json);
+}
+
+ax_status ax_qwen_moe_window_write(const ax_model_config *c, json_t *json)
+{
+    int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
+    if (c->window)
+        failed |= json_object_set_new(json, "sliding_window", json_integer(c->window));
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
+    return AX_OK;
 }
 
 /* Without layer_types all layers have the window: the key is written only if some have none. */

@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 typedef struct attention {
-    ax_layer base; /* children: Q, K, V, PROJ; if each head has an RMSNorm, also Q_NORM, K_NORM */
+    ax_layer base;   /* children: Q, K, V, PROJ; with RMSNorms of q and k also Q_NORM, K_NORM */
+    bool wide_norms; /* the norms are over all heads, not of each head */
     int64_t head_dim, kv_width, window;
     ax_role kv_role;
     ax_drop drop;
@@ -63,12 +64,12 @@ static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
 
 static bool has_norms(const ax_layer *self) { return self->children > Q_NORM; }
 
-/* Runs forward or backward of child number `norm` (Q_NORM or K_NORM: an RMSNorm of each head) on x, and makes
- * x the result. Does nothing if the layer has no such child. */
+/* Runs forward or backward of child number `norm` (Q_NORM or K_NORM) on x, and makes x the result. Does
+ * nothing if the layer has no such child. */
 static ax_status norm_heads(ax_layer *self, int norm, ax_frame *frame, bool backward, ax_tensor *x)
 {
-    const int64_t e = ((attention *)self)->head_dim;
-    ax_tensor in = heads_of(x, e), out;
+    const attention *a = (const attention *)self;
+    ax_tensor in = a->wide_norms ? *x : heads_of(x, a->head_dim), out;
     if (!has_norms(self))
         return AX_OK;
     AX_TRY(backward ? ax_layer_backward(self->child[norm], frame, &in, &out)
@@ -90,7 +91,7 @@ static ax_status rotate(ax_layer *self, ax_frame *frame, ax_tensor *x, bool inve
     return ax_op_rope(frame, x, &batch->positions, table, inverse);
 }
 
-/* Replaces q and k by the result of the norm of each head followed by the rotary embedding. */
+/* Replaces q and k by the result of their norms followed by the rotary embedding. */
 static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax_tensor *k)
 {
     AX_TRY(norm_heads(self, Q_NORM, frame, false, q));
@@ -110,7 +111,7 @@ static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *
     return norm_heads(self, Q_NORM, frame, true, dq);
 }
 
-/* Returns true if the RMSNorm of the heads of q or of k is trained. */
+/* Returns true if the RMSNorm of q or of k is trained. */
 static bool norms_train(const ax_layer *self)
 {
     bool trains = false;
@@ -195,15 +196,25 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_
 }
 
 /* Adds the layers q_norm and k_norm, unless head_norm_eps is 0. All heads of q share the weight of q_norm,
- * and all heads of k share the weight of k_norm. */
-static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c, ax_role role)
+ * and all heads of k share the weight of k_norm, unless the norms are over all heads. */
+static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c,
+                           const ax_heads *split)
 {
-    static const char *const names[] = {"q_norm", "k_norm"};
-    for (size_t i = 0; i < AX_COUNT(names) && c->head_norm_eps > 0; i++) {
+    const attention *a = (const attention *)layer;
+    const int64_t e = a->head_dim;
+    const struct {
+        const char *name;
+        int64_t width, unit;
+        ax_role role;
+    } norms[] = {{"q_norm", c->heads * e, split->q_unit * e, split->q},
+                 {"k_norm", a->kv_width, e, split->kv}};
+    for (size_t i = 0; i < AX_COUNT(norms) && c->head_norm_eps > 0; i++) {
         char full[256];
-        snprintf(full, sizeof full, "%s.%s", name, names[i]);
-        AX_TRY(ax_layer_add(
-            layer, ax_rmsnorm(layer->ctx, full, ((attention *)layer)->head_dim, role, c->head_norm_eps)));
+        snprintf(full, sizeof full, "%s.%s", name, norms[i].name);
+        AX_TRY(ax_layer_add(layer, c->wide_norms
+                                       ? ax_rmsnorm_of_units(layer->ctx, full, norms[i].width, norms[i].unit,
+                                                             norms[i].role, c->head_norm_eps)
+                                       : ax_rmsnorm(layer->ctx, full, e, split->head, c->head_norm_eps)));
     }
     return AX_OK;
 }
@@ -234,6 +245,7 @@ static ax_status add_parts(ax_layer *layer, const char *name, const ax_attention
     a->head_dim = c->head_dim ? c->head_dim : c->width / c->heads;
     a->kv_width = kv_heads * a->head_dim;
     a->window = c->window;
+    a->wide_norms = c->wide_norms;
     a->kv_role = split.kv;
     for (int i = Q; i <= PROJ; i++) {
         char full[256];
@@ -253,7 +265,7 @@ static ax_status add_parts(ax_layer *layer, const char *name, const ax_attention
         AX_TRY(ax_layer_add(layer, ax_linear(layer->ctx, full, &linear)));
     }
     ax_linear_join(&layer->child[Q], V - Q + 1);
-    AX_TRY(add_norms(layer, name, c, split.head));
+    AX_TRY(add_norms(layer, name, c, &split));
     return add_table(layer, c);
 }
 

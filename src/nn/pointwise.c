@@ -56,38 +56,44 @@ static const ax_layer_ops norm_ops = {.kind = "norm",
                                       .forward_sum = norm_forward_sum,
                                       .backward_add = norm_backward_add};
 
-static ax_status declare_norm(ax_layer *layer, int64_t width, ax_role role)
+static ax_status declare_norm(ax_layer *layer, int64_t width, int64_t unit, ax_role role)
 {
     char full[256];
     snprintf(full, sizeof full, "%s.weight", layer->name);
-    AX_TRY(ax_param_create(layer->ctx, full, 1, &width, NULL, &role, AX_INIT_ONE, 0, &layer->param[WEIGHT]));
+    AX_TRY(ax_param_create(layer->ctx, full, 1, &width, &unit, &role, AX_INIT_ONE, 0, &layer->param[WEIGHT]));
     if (((norm *)layer)->kind == AX_NORM_RMS)
         return AX_OK;
     snprintf(full, sizeof full, "%s.bias", layer->name);
-    return ax_param_create(layer->ctx, full, 1, &width, NULL, &role, AX_INIT_ZERO, 0, &layer->param[BIAS]);
+    return ax_param_create(layer->ctx, full, 1, &width, &unit, &role, AX_INIT_ZERO, 0, &layer->param[BIAS]);
 }
 
-static ax_layer *new_norm(ax_ctx *ctx, const char *name, ax_norm_kind kind, int64_t width, ax_role role,
-                          double eps)
+static ax_layer *new_norm(ax_ctx *ctx, const char *name, ax_norm_kind kind, int64_t width, int64_t unit,
+                          ax_role role, double eps)
 {
     ax_layer *layer = ax_layer_new(ctx, &norm_ops, name, sizeof(norm));
     if (!layer)
         return NULL;
     ((norm *)layer)->kind = kind;
     ((norm *)layer)->eps = eps;
-    if (declare_norm(layer, width, role) != AX_OK)
+    if (declare_norm(layer, width, unit, role) != AX_OK)
         ax_layer_destroy(&layer);
     return layer;
 }
 
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
 {
-    return new_norm(ctx, name, AX_NORM_LAYER, width, role, eps);
+    return new_norm(ctx, name, AX_NORM_LAYER, width, 1, role, eps);
 }
 
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
 {
-    return new_norm(ctx, name, AX_NORM_RMS, width, role, eps);
+    return ax_rmsnorm_of_units(ctx, name, width, 1, role, eps);
+}
+
+ax_layer *ax_rmsnorm_of_units(ax_ctx *ctx, const char *name, int64_t width, int64_t unit, ax_role role,
+                              double eps)
+{
+    return new_norm(ctx, name, AX_NORM_RMS, width, unit, role, eps);
 }
 
 /* ---- activations: save x ---- */

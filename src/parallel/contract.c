@@ -382,6 +382,117 @@ ax_status ax_contract_each(ax_frame *frame, const char *text, const ax_contracti
     return AX_OK;
 }
 
+/* ---- rows in groups ------------------------------------------------------------------------------ */
+
+enum { GROUPED_SPEC = 16 }; /* room for a text such as "ri,ogi->ro" */
+
+/* Copies `text` without the letter g, which stands for the groups. */
+static void drop_groups(const char *text, char out[GROUPED_SPEC])
+{
+    AX_ASSERT(strlen(text) < GROUPED_SPEC);
+    for (; *text; text++)
+        if (*text != 'g')
+            *out++ = *text;
+    *out = 0;
+}
+
+/* Returns t without its middle dim, the groups, if it has three dims. */
+static ax_tensor of_group(const ax_tensor *t)
+{
+    ax_tensor one = *t;
+    if (t->ndim < 3)
+        return one;
+    one.ndim = 2;
+    one.dim[1] = t->dim[2];
+    one.unit[1] = t->unit[2];
+    one.layout.dim[1] = t->layout.dim[2];
+    one.layout.dim[2] = (ax_axes){0};
+    return one;
+}
+
+/* Gives t, a matrix, a middle dim of n groups. */
+static void add_groups(ax_tensor *t, int64_t n)
+{
+    t->ndim = 3;
+    t->dim[2] = t->dim[1];
+    t->unit[2] = t->unit[1];
+    t->layout.dim[2] = t->layout.dim[1];
+    t->dim[1] = n;
+    t->unit[1] = 1;
+    t->layout.dim[1] = (ax_axes){0};
+}
+
+ax_status ax_contract_grouped_rule(const ax_grid *grid, const ax_groups *by, const char *text,
+                                   const ax_tensor *a, const ax_tensor *b, ax_tensor *out)
+{
+    const ax_tensor one = of_group(b);
+    char plain[GROUPED_SPEC];
+    drop_groups(text, plain);
+    AX_TRY(ax_contract_rule(grid, plain, a, &one, out));
+    if (b->ndim == 2)
+        add_groups(out, by->n);
+    return AX_OK;
+}
+
+/* Computes the arguments of the GEMM of one group: the matrices of the groups lie in one another's rows. */
+static ax_status prepare_grouped(ax_ctx *ctx, const ax_groups *by, const char *text, const ax_contraction *c,
+                                 ax_gemm_args *gemm)
+{
+    const ax_tensor a = of_group(c->a), b = of_group(c->b), out = of_group(c->out);
+    char plain[GROUPED_SPEC];
+    AX_CHECK((c->b->ndim == 3) != (c->out->ndim == 3) && (c->b->ndim == 3 ? c->b : c->out)->dim[1] == by->n,
+             AX_ERR_INTERNAL, "contraction \"%s\" needs one array with a matrix for each of %lld groups",
+             text, (long long)by->n);
+    drop_groups(text, plain);
+    AX_TRY(prepare_gemm(ctx, plain, &a, &b, NULL, &out, gemm));
+    AX_CHECK(gemm->a == c->a->data && gemm->trans_a == (c->out->ndim == 3), AX_ERR_INTERNAL,
+             "contraction \"%s\" is not a GEMM of groups of rows", text);
+    *(c->b->ndim == 3 ? &gemm->ldb : &gemm->ldc) *= by->n;
+    gemm->accumulate = c->accumulate;
+    return AX_OK;
+}
+
+static ax_status run_grouped(ax_ctx *ctx, const ax_groups *by, const ax_gemm_args *gemm)
+{
+    return ax_run_gemm_grouped(
+        ctx->stream, &(ax_gemm_grouped_args){.m = gemm->m,
+                                             .n = gemm->n,
+                                             .k = gemm->k,
+                                             .groups = by->n,
+                                             .a = gemm->a,
+                                             .b = gemm->b,
+                                             .bounds = by->bounds,
+                                             .c = gemm->c,
+                                             .lda = gemm->lda,
+                                             .ldb = gemm->ldb,
+                                             .ldc = gemm->ldc,
+                                             .stride = (gemm->trans_a ? gemm->ldc : gemm->ldb) / by->n,
+                                             .dtype = gemm->dtype,
+                                             .c_dtype = gemm->c_dtype,
+                                             .trans_a = gemm->trans_a,
+                                             .trans_b = gemm->trans_b,
+                                             .accumulate = gemm->accumulate});
+}
+
+ax_status ax_contract_grouped(ax_frame *frame, const ax_groups *by, const char *text,
+                              const ax_contraction *each, int n)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_gemm_args gemm[AX_BESIDE];
+    int gemms = 0;
+    AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++) {
+        AX_TRY(prepare_grouped(ctx, by, text, &each[i], &gemm[gemms]));
+        if (!is_empty(&gemm[gemms]) && (!gemms || !join(&gemm[gemms - 1], &gemm[gemms])))
+            gemms++;
+    }
+    for (int i = 0; i < gemms; i++)
+        AX_TRY(run_grouped(ctx, by, &gemm[i]));
+    return AX_OK;
+}
+
+/* ---- GEMMs with an epilogue ---------------------------------------------------------------------- */
+
 ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
                                  const ax_tensor *bias, ax_epilogue then, ax_activation kind,
                                  const ax_tensor *preact, const ax_tensor *out)

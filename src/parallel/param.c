@@ -121,6 +121,7 @@ void ax_param_destroy(ax_param **param)
     ax_mask_destroy(&(*param)->mask);
     free((*param)->name);
     free((*param)->file.key);
+    free((*param)->file.fused);
     free(*param);
     *param = NULL;
 }

@@ -487,6 +487,53 @@ ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *para
                                   : accumulate(frame, count, trained, spec, of_trained, b);
 }
 
+/* Computes n contractions of rows in groups, a[i] and b, as contributions to the gradients of param[i];
+ * param[n] is the ax_groups. */
+static ax_status accumulate_grouped(ax_frame *frame, int n, void *const *param, const char *spec,
+                                    const ax_tensor *a, const ax_tensor *b)
+{
+    const ax_groups *groups = param[n];
+    ax_layout produced[AX_BESIDE] = {[0] = {.partial = 0}};
+    ax_tensor target[AX_BESIDE], rule;
+    ax_contraction each[AX_BESIDE];
+    bool fresh[AX_BESIDE];
+    for (int i = 0; i < n; i++) {
+        AX_TRY(ax_contract_grouped_rule(ax_frame_ctx(frame)->grid, groups, spec, &a[i], b, &rule));
+        produced[i] = rule.layout;
+    }
+    AX_TRY(find_targets(frame, n, param, produced, target, fresh));
+    for (int i = 0; i < n; i++)
+        each[i] = (ax_contraction){.a = &a[i], .b = b, .out = &target[i], .accumulate = !fresh[i]};
+    AX_TRY(ax_contract_grouped(frame, groups, spec, each, n));
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_param_add_grad(frame, param[i], &target[i]));
+    return AX_OK;
+}
+
+ax_status ax_param_accumulate_grouped(ax_frame *frame, const ax_groups *groups, int n,
+                                      ax_param *const *params, const char *spec, const ax_tensor *a,
+                                      const ax_tensor *b)
+{
+    void *trained[2 * AX_BESIDE] = {NULL};
+    ax_tensor of_trained[AX_BESIDE];
+    ax_groups *kept;
+    int count = 0;
+    AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++)
+        if (!params[i]->frozen) {
+            trained[count] = params[i];
+            of_trained[count++] = a[i];
+        }
+    if (!count)
+        return AX_OK;
+    AX_TRY(ax_frame_host(frame, sizeof *kept, (void **)&kept));
+    *kept = *groups;
+    trained[count] = kept;
+    return ax_frame_defers(frame)
+               ? ax_frame_defer(frame, accumulate_grouped, count, trained, spec, of_trained, b)
+               : accumulate_grouped(frame, count, trained, spec, of_trained, b);
+}
+
 ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
                               const ax_tensor *b)
 {

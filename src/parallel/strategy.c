@@ -26,21 +26,25 @@ static const ax_strategy table[] = {
      * the layout that the next linear layer needs, and no redistribution between them is necessary (arXiv
      * 2305.13525, section 3). The vocabulary is split along both x and y, and embedding tables have the whole
      * residual width. If the tables' width were split along y, the logits would have to be all-reduced along
-     * y, which would be nearly half of the bytes that a GPT-2 communicates. */
+     * y, which would be nearly half of the bytes that a GPT-2 communicates. So it is with experts: if they
+     * read a residual width split along y, the inner widths of each token's experts would be all-reduced
+     * along y. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data and pipeline parallelism",
      ALL_AXES,
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
       [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
-      [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
+      [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
+      [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}}},
      REST_Z},
     {"megatron",
      "1D tensor parallelism (x) times data parallelism",
      AXES_2(AX_X, AX_DATA),
      {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}},
       [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
-      [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}}},
+      [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}},
+      [AX_ROLE_EXPERT] = {.n = 1, .a = {AX_X}}},
      {0}},
     {"fsdp",
      "data parallelism with weights, gradients and optimizer state split along z",
@@ -60,7 +64,8 @@ const ax_strategy ax_strategy_inference = {"inference",
                                            ALL_AXES,
                                            {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
                                             [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
-                                            [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
+                                            [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
+                                            [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}}},
                                            {0}};
 
 const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }

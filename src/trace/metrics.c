@@ -326,6 +326,11 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
         row_number(&r, "loss_scale", s->loss_scale);
     if (m->run.goldfish_k)
         row_number(&r, "dropped", s->dropped);
+    if (s->expert_load > 0) {
+        row_number(&r, "balance_loss", s->balance_loss);
+        row_number(&r, "z_loss", s->z_loss);
+        row_number(&r, "expert_load", s->expert_load);
+    }
     AX_TRY(row_write(m, &r));
     const ax_scalar scalars[] = {{"train/loss", s->loss},
                                  {"train/grad_norm", s->grad_norm},

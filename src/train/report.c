@@ -301,6 +301,9 @@ static ax_metrics_step row_of(const ax_train_run *run, const ax_step_result *res
                              .mem_bytes = held_bytes(run),
                              .skipped = !result->finite || result->empty,
                              .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0,
+                             .balance_loss = result->balance_loss,
+                             .z_loss = result->z_loss,
+                             .expert_load = result->expert_load,
                              .dropped = dropped / ax_max(dropped + (double)run->state.step_targets, 1)};
 }
 

@@ -97,7 +97,7 @@ static ax_status new_model(const ax_comm *world, ax_config *c, ax_train_inputs *
         return ax_comm_rank(world) == 0 ? ax_model_config_warn(&inputs->model, c->model.config) : AX_OK;
     }
     AX_TRY(ax_family_find(c->model.family, &family));
-    inputs->model = config_new_model(c, family);
+    AX_TRY(config_new_model(c, family, &inputs->model));
     return ax_model_config_check(&inputs->model);
 }
 

@@ -58,7 +58,7 @@ static void expect_all_targets(ax_data *data, int64_t T, const ax_data_packed *p
             if (t && out.doc_start[t] == out.doc_start[t - 1] && out.targets[t] >= 0)
                 assert_int_equal(out.tokens[t], out.targets[t - 1]); /* one document: it goes on */
             assert_true(out.targets[t] >= 0 ||
-                        (out.tokens[t] == 0 && (t == T - 1 || out.targets[t + 1] < 0)));
+                        (out.tokens[t] == -1 && (t == T - 1 || out.targets[t + 1] < 0)));
         }
         assert_int_equal(unmasked, targets);
         for (int64_t t = 0; t < T; t++)
@@ -103,7 +103,7 @@ static void rows_by_hand(void **state)
     assert_memory_equal(out.targets + 30, targets, sizeof targets);
     assert_memory_equal(out.doc_start + 30, begin, sizeof begin);
     /* Row 4: the last piece of document 3 (tokens 33 ... 36, END), document 4 (37 ... 41, END), padding. */
-    static const int32_t last[10] = {33, 34, 35, 36, 37, 38, 39, 40, 41, 0};
+    static const int32_t last[10] = {33, 34, 35, 36, 37, 38, 39, 40, 41, -1};
     static const int32_t ends[10] = {34, 35, 36, END, 38, 39, 40, 41, END, -1};
     static const int32_t places[10] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5};
     assert_memory_equal(out.tokens + 40, last, sizeof last);

@@ -373,7 +373,7 @@ static void expect_padding(const ax_rows *out, int64_t row, int64_t T)
 {
     for (int64_t t = 0; t < T; t++) {
         int64_t i = row * T + t;
-        assert_true(out->tokens[i] == 0 && out->targets[i] == -1);
+        assert_true(out->tokens[i] == -1 && out->targets[i] == -1);
         assert_true(out->doc_start[i] == 0 && out->position[i] == t);
     }
 }

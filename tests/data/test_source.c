@@ -99,7 +99,7 @@ static void expect_row(const ax_data *data, const ax_row_shape *shape, int64_t r
         if (g + 1 < n && shape->mask_documents && starts_at(starts, documents, g + 1))
             has_target = false;
         unmasked += has_target;
-        assert_int_equal(out.tokens[T + t], g + 1 < n ? tokens[g] : 0);
+        assert_int_equal(out.tokens[T + t], g + 1 < n ? tokens[g] : -1);
         assert_int_equal(out.targets[T + t], has_target ? tokens[g + 1] : -1);
         if (g + 1 < n)
             assert_int_equal(out.doc_start[T + t], doc);
@@ -222,7 +222,7 @@ static void packed_layout(void **state)
 static void rows_by_hand(void **state)
 {
     scratch *s = *state;
-    static const int32_t tokens[] = {5, 6, 7, 9, 1, 9, 2, 3, 4, 8, 0, 0};
+    static const int32_t tokens[] = {5, 6, 7, 9, 1, 9, 2, 3, 4, 8, -1, -1};
     static const int32_t targets[] = {6, 7, 9, -1, 9, -1, 3, 4, 8, 9, -1, -1};
     static const int32_t doc_start[] = {0, 0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0};
     static const int32_t position[] = {0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 2, 3};

@@ -265,8 +265,10 @@ static void rope_by_definition(void **state)
 
 enum { GLU_ROWS = 3, GLU_COLS = 67, GLU_N = GLU_ROWS * GLU_COLS };
 
+static const int32_t glu_index[GLU_ROWS] = {2, 0, 1};
+
 typedef struct glu_test {
-    double gate[GLU_N], up[GLU_N], dy[GLU_N];
+    double gate[GLU_N], up[GLU_N], dy[GLU_N], scale[GLU_ROWS];
     ax_activation kind;
 } glu_test;
 
@@ -274,7 +276,7 @@ static double glu_objective(const void *test)
 {
     const glu_test *t = test;
     double y[GLU_N];
-    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, t->gate, t->up, y, AX_F64, t->kind);
+    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, GLU_ROWS, t->gate, t->up, t->scale, glu_index, y, AX_F64, t->kind);
     return dot(t->dy, y, GLU_N);
 }
 
@@ -283,16 +285,21 @@ static void glu_gradients(void **state)
 {
     (void)state;
     static glu_test t;
-    double dgate[GLU_N], dup[GLU_N];
+    double dgate[GLU_N], dup[GLU_N], y[GLU_N], again[GLU_N], dscale[GLU_ROWS];
     for (int kind = 0; kind < AX_ACTIVATION_COUNT; kind++) {
         t.kind = (ax_activation)kind;
         fill(t.up, GLU_N);
         fill(t.dy, GLU_N);
+        fill(t.scale, GLU_ROWS);
         for (int i = 0; i < GLU_N; i++)
             t.gate[i] = (i - 100.5) / 20;
-        RUN(glu_grad, GLU_ROWS, GLU_COLS, GLU_COLS, t.gate, t.up, t.dy, dgate, dup, AX_F64, t.kind);
+        RUN(glu_grad, GLU_ROWS, GLU_COLS, GLU_COLS, GLU_ROWS, t.gate, t.up, t.dy, t.scale, glu_index, dgate,
+            dup, again, dscale, AX_F64, t.kind);
         check_gradient("gate", glu_objective, &t, t.gate, dgate, GLU_N);
         check_gradient("up", glu_objective, &t, t.up, dup, GLU_N);
+        check_gradient("scale", glu_objective, &t, t.scale, dscale, GLU_ROWS);
+        RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, GLU_ROWS, t.gate, t.up, t.scale, glu_index, y, AX_F64, t.kind);
+        check_equal("y", again, y, GLU_N);
     }
 }
 
@@ -305,7 +312,7 @@ static void glu_by_definition(void **state)
     fill(up, GLU_N);
     for (int i = 0; i < GLU_N; i++)
         expected[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, gate, up, y, AX_F64, AX_SILU);
+    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, 0, gate, up, NULL, NULL, y, AX_F64, AX_SILU);
     check_equal("y", y, expected, GLU_N);
     ax_glu_args unknown = {.kind = AX_ACTIVATION_COUNT, .dtype = AX_F64};
     assert_int_equal(ax_run_glu(&stream, &unknown), AX_ERR_USAGE);

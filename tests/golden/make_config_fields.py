@@ -18,7 +18,7 @@ import re
 import transformers
 
 CLASSES = {"gpt2": "GPT2Config", "llama": "LlamaConfig", "mistral": "MistralConfig", "ministral": "MinistralConfig", "qwen2": "Qwen2Config",
-           "qwen3": "Qwen3Config"}
+           "qwen3": "Qwen3Config", "mixtral": "MixtralConfig", "qwen3_moe": "Qwen3MoeConfig", "olmoe": "OlmoeConfig"}
 SHARED = ["masking_utils.py", "cache_utils.py", "modeling_rope_utils.py", "modeling_utils.py"]
 # Attributes of the object, which are no keys of config.json.
 ATTRIBUTES = {"json", "base_model_tp_plan", "base_model_pp_plan", "base_model_ep_plan", "sub_configs", "sub_config_name",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/{llama,mistral,ministral,qwen2,qwen3} and rope.json: what transformers and torch's AdamW compute for small
+"""Makes tests/golden/{llama,mistral,ministral,qwen2,qwen3,mixtral,qwen3_moe,olmoe} and rope.json: what transformers and torch's AdamW compute for small
 random models.
 
 As make_gpt2.py, whose functions it uses: weights are float32, results are computed from them in float64, and again in
@@ -14,12 +14,15 @@ import shutil
 import sys
 
 import torch
+import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
 
 from make_gpt2 import (BATCHES, HYPER, IGNORE, MICRO_BATCHES, STEPS, forward_backward, make_batch, relative, train)
 
+EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 NEW_TOKENS = 20
+Z_LOSS = 0.02  # coefficient of the z loss; that of the balance loss is router_aux_loss_coef
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
@@ -29,7 +32,8 @@ YARN_ALL = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embedding
             "beta_slow": 2.0, "mscale": 0.8, "mscale_all_dim": 0.5, "truncate": False}
 
 # family/name: (config, what is made beside the forward case). "old": config.json in the spelling of transformers 4;
-# "base": weights without the prefix "model."; "mistral": a Ministral, which transformers makes of a file of Mistral's
+# "base": weights without the prefix "model."; "fused": one array for all experts of a layer; "num_experts": the number of
+# experts under the name that transformers 4 knows; "mistral": a Ministral, which transformers makes of a file of Mistral's
 # that has layer_types, in such a file.
 CASES = {
     "llama/grouped": (dict(num_hidden_layers=2, hidden_size=30, num_attention_heads=3, num_key_value_heads=1,
@@ -87,12 +91,34 @@ CASES = {
     "qwen3/one": (dict(num_hidden_layers=1, hidden_size=15, num_attention_heads=1, num_key_value_heads=1, head_dim=14,
                        intermediate_size=13, vocab_size=23, max_position_embeddings=64, rope_theta=50.0,
                        rope_scaling=LINEAR), ["old"]),
+    "mixtral/window": (dict(num_hidden_layers=2, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+                            intermediate_size=14, vocab_size=47, max_position_embeddings=40, num_local_experts=5,
+                            num_experts_per_tok=2, sliding_window=7, router_aux_loss_coef=0.05),
+                       "train packed generate".split()),
+    "mixtral/fused": (dict(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                           intermediate_size=11, vocab_size=29, max_position_embeddings=40, num_local_experts=4,
+                           num_experts_per_tok=3, sliding_window=None, router_aux_loss_coef=0.1), ["fused"]),
+    "qwen3_moe/dense": (dict(num_hidden_layers=3, hidden_size=18, num_attention_heads=3, num_key_value_heads=1,
+                             head_dim=8, intermediate_size=23, moe_intermediate_size=9, vocab_size=37,
+                             max_position_embeddings=40, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True,
+                             mlp_only_layers=[1], router_aux_loss_coef=0.05), "packed generate".split()),
+    "qwen3_moe/step": (dict(num_hidden_layers=4, hidden_size=16, num_attention_heads=2, num_key_value_heads=2,
+                            head_dim=10, intermediate_size=19, moe_intermediate_size=12, vocab_size=31,
+                            max_position_embeddings=40, num_experts=7, num_experts_per_tok=1, norm_topk_prob=False,
+                            decoder_sparse_step=2, router_aux_loss_coef=0.05), ["old", "num_experts"]),
+    "olmoe/grouped": (dict(num_hidden_layers=2, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
+                           intermediate_size=10, vocab_size=41, max_position_embeddings=40, num_experts=6,
+                           num_experts_per_tok=3, norm_topk_prob=False, router_aux_loss_coef=0.05),
+                      "packed generate".split()),
+    "olmoe/fused": (dict(num_hidden_layers=1, hidden_size=18, num_attention_heads=3, num_key_value_heads=3,
+                         intermediate_size=13, vocab_size=29, max_position_embeddings=40, num_experts=4,
+                         num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.05), ["fused"]),
 }
 
 
 def make_model(config):
     """Makes every tensor random, and so large that a missing term shows in the results."""
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, **EAGER)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.normal_(0.0, 0.2)
@@ -101,9 +127,32 @@ def make_model(config):
     return model.eval()
 
 
+def router_losses(model, tokens):
+    """Returns the balance and the z loss of the routers: means over layers and samples, each as docs/training.md defines
+    it for one sample and layer; None if the model has no routers."""
+    routers = [m for name, m in model.named_modules() if name.endswith(".gate")]
+    logits, k = [], getattr(model.config, "num_experts_per_tok", 0)
+    hooks = [m.register_forward_pre_hook(lambda m, x: logits.append(F.linear(x[0], m.weight))) for m in routers]
+    model(input_ids=tokens, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    if not logits:
+        return None
+    logits = torch.stack([x.reshape(*tokens.shape, -1) for x in logits])  # layers, samples, positions, experts
+    probs = logits.softmax(-1)
+    chosen = F.one_hot(probs.topk(k).indices, probs.shape[-1]).sum(-2).to(probs.dtype)
+    balance = probs.shape[-1] * (chosen.mean(2) * probs.mean(2)).sum(-1)
+    return balance.mean(), logits.logsumexp(-1).square().mean()
+
+
+def extra_loss(model, tokens):
+    losses = router_losses(model, tokens)
+    return losses[0] * model.config.router_aux_loss_coef + losses[1] * Z_LOSS if losses else 0
+
+
 def write_model(model, directory, options, config):
     """Writes the model, then respells its files as older programs do."""
-    (model.model if "base" in options else model).save_pretrained(directory)
+    (model.model if "base" in options else model).save_pretrained(directory, save_original_format="fused" not in options)
     path = directory / "config.json"
     written = json.loads(path.read_text())
     written["architectures"] = [type(model).__name__]
@@ -112,6 +161,8 @@ def write_model(model, directory, options, config):
     if "base" in options and not model.config.tie_word_embeddings:
         weights = {k.removeprefix("model."): v.contiguous() for k, v in model.state_dict().items()}
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    if "num_experts" in options:
+        written["num_experts"] = written.pop("num_local_experts")
     if "old" in options:
         parameters = written.pop("rope_parameters")
         written["rope_theta"] = parameters.pop("rope_theta")
@@ -178,8 +229,8 @@ def train_case(single, double, vocab, length):
     # Micro-batches have very different numbers of targets, so that the mean of their means would be wrong.
     made = [make_batch(2, length, vocab, [0.0, 0.4, 0.8][i % MICRO_BATCHES]) for i in range(BATCHES * MICRO_BATCHES)]
     tokens, targets = (torch.stack(v).unflatten(0, (BATCHES, MICRO_BATCHES)) for v in zip(*made))
-    losses, norms, rates = train(double, tokens, targets)
-    losses32, norms32, _ = train(single, tokens, targets)
+    losses, norms, rates = train(double, tokens, targets, extra_loss)
+    losses32, norms32, _ = train(single, tokens, targets, extra_loss)
     gaps = [((a - b).abs() / b).max().item() for a, b in ((losses32, losses), (norms32, norms))]
     assert gaps[0] < 1e-5 and gaps[1] < 1e-4, gaps
     clipped = (norms > HYPER["clip"]).sum().item()
@@ -198,18 +249,19 @@ def make_case(name, directory):
                                                **settings)
     single = make_model(config)
     single.save_pretrained(directory)
-    double = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64,
-                                                               attn_implementation="eager").eval()
+    double = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, **EAGER).eval()
     write_model(single, directory, options, config)
     vocab, length = config.vocab_size, min(config.max_position_embeddings, 37)
 
     tokens, targets = make_batch(2, length, vocab, 0.3)
-    logits, loss, grads = forward_backward(double, tokens, targets)
-    again = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    logits, loss, grads = forward_backward(double, tokens, targets, extra_loss)
+    again = transformers.AutoModelForCausalLM.from_pretrained(directory, **EAGER).eval()
     assert relative(again(input_ids=tokens, use_cache=False).logits, logits) < 1e-5  # the files as they were respelled
     assert relative(forward_backward(single, tokens, targets)[0], logits) < 1e-5
     out = {"forward.tokens": tokens, "forward.targets": targets, "forward.logits": logits, "forward.loss": loss[None]}
     out |= {"forward.grad." + k: g for k, g in grads.items()}
+    if losses := router_losses(double, tokens):
+        out |= {"forward.balance_loss": losses[0].detach()[None], "forward.z_loss": losses[1].detach()[None]}
     print(f"{name}: {sum(p.numel() for p in single.parameters())} parameters, {transformers.__version__}")
     if "packed" in options:
         out |= {"packed." + k: v for k, v in packed_case(double, length).items()}

@@ -62,11 +62,12 @@ def forward(model, tokens, targets, **where):
     return logits, loss
 
 
-def forward_backward(model, tokens, targets, **where):
+def forward_backward(model, tokens, targets, extra=None, **where):
+    """`extra(model, tokens)` is a loss that is added to the mean of the targets' losses, but not to what is returned."""
     model.zero_grad()
     logits, loss = forward(model, tokens, targets, **where)
     loss = loss / (targets != IGNORE).sum()
-    loss.backward()
+    (loss + (extra(model, tokens) if extra else 0)).backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters()}
     return logits.detach(), loss.detach(), grads
 
@@ -79,8 +80,9 @@ def learning_rate(step):
     return h["min_lr"] + 0.5 * (h["lr"] - h["min_lr"]) * (1 + math.cos(math.pi * done))
 
 
-def train(model, tokens, targets):
-    """Trains STEPS steps on [BATCHES, MICRO_BATCHES, b, T]; returns losses, norms before clipping, learning rates."""
+def train(model, tokens, targets, extra=None):
+    """Trains STEPS steps on [BATCHES, MICRO_BATCHES, b, T]; returns losses, norms before clipping, learning rates.
+    `extra(model, tokens)`: a further loss, a mean over samples."""
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in params if p.dim() >= 2], "weight_decay": HYPER["weight_decay"]},
@@ -94,7 +96,7 @@ def train(model, tokens, targets):
         total = 0.0
         for x, y in zip(tokens[batch], targets[batch]):
             loss = forward(model, x, y)[1] / count
-            loss.backward()
+            (loss + (extra(model, x) / MICRO_BATCHES if extra else 0)).backward()
             total += loss.item()
         norm = torch.nn.utils.clip_grad_norm_(params, HYPER["clip"])  # min(1, clip / (norm + 1e-6))
         for group in optimizer.param_groups:

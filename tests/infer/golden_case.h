@@ -66,6 +66,7 @@ static inline void open_case(golden *g, const char *name, const char *device)
 static inline void open_engine(golden *g, ax_engine_options options)
 {
     options.model = &g->model.config;
+    g->model.config.experts.z_loss = 0.02; /* Z_LOSS of make_decoder.py */
     OK(ax_optim_find("adamw", &options.optim));
     OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){{1}}, NULL, g->ctx->dev->ops.name, 2, AX_F32,
                            &g->plan));

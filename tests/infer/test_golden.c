@@ -28,19 +28,43 @@ static const struct {
              {"qwen3/norms", ALL},
              {"qwen3/biases", GENERATE},
              {"qwen3/types", GENERATE},
-             {"qwen3/one", 0}};
+             {"qwen3/one", 0},
+             {"mixtral/window", ALL},
+             {"mixtral/fused", 0},
+             {"qwen3_moe/dense", PACKED | GENERATE},
+             {"qwen3_moe/step", 0},
+             {"olmoe/grouped", PACKED | GENERATE},
+             {"olmoe/fused", 0}};
 static const char *const devices[] = {"ref", "cpu"};
 
 /* ---- forward and gradients ----------------------------------------------------------------------- */
+
+/* Returns the golden gradient of a matrix of all experts, [out, expert, in]: the array has [expert, parts ·
+ * out, in]. */
+static double *experts_gradient(golden *g, const ax_st_array *a, const ax_param *p)
+{
+    const int64_t *dim = p->rest.dim, height = dim[0] * p->file.parts;
+    double *whole = calloc((size_t)ax_st_elements(a), sizeof *whole),
+           *out = calloc((size_t)ax_tensor_global_count(&p->rest), sizeof *out);
+    OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, whole));
+    for (int64_t o = 0; o < dim[0]; o++)
+        for (int64_t e = 0; e < dim[1]; e++)
+            memcpy(out + (o * dim[1] + e) * dim[2], whole + (e * height + p->file.part * dim[0] + o) * dim[2],
+                   (size_t)dim[2] * sizeof *out);
+    free(whole);
+    return out;
+}
 
 /* Returns the golden gradient of a parameter, in the parameter's shape. */
 static double *golden_gradient(golden *g, const ax_param *p)
 {
     char key[300];
     const ax_param_file *f = &p->file;
-    snprintf(key, sizeof key, "forward.grad.%s", f->key);
+    snprintf(key, sizeof key, "forward.grad.%s", f->fused ? f->fused : f->key);
     const ax_st_array *a = ax_st_find(g->numbers, key);
     assert_non_null(a);
+    if (f->spread)
+        return experts_gradient(g, a, p);
     int64_t n[AX_MAX_DIMS];
     for (int d = 0; d < f->ndim; d++)
         n[d] = p->rest.dim[f->transpose ? f->ndim - 1 - d : d];
@@ -80,6 +104,21 @@ static void check_gradients(golden *g, int64_t terms)
         free(mine[i]);
         free(theirs[i]);
     }
+}
+
+/* The losses of routers, and none in a model without experts. */
+static void check_router_losses(golden *g, const ax_step_result *result)
+{
+    if (!g->model.config.experts.n) {
+        assert_true(result->expert_load == 0 && result->balance_loss == 0 && result->z_loss == 0);
+        return;
+    }
+    double *balance = array(g, "forward.balance_loss", NULL), *z = array(g, "forward.z_loss", NULL);
+    assert_true(fabs(result->balance_loss - *balance) < 1e-5 * *balance);
+    assert_true(fabs(result->z_loss - *z) < 1e-5 * *z);
+    assert_true(result->expert_load >= 1);
+    free(balance);
+    free(z);
 }
 
 static ax_status compare_logits(void *user, int64_t position, const float *logits, int64_t vocab)
@@ -124,8 +163,10 @@ static void forward_case(const char *name, const char *device, const char *prefi
     assert_true(result.finite);
     if (!(fabs(result.loss - *loss) < 1e-5 * *loss))
         fail_msg("%s %s: loss %.9g, not %.9g", name, prefix, result.loss, *loss);
-    if (!packed)
+    if (!packed) {
         check_gradients(&g, b * t);
+        check_router_losses(&g, &result);
+    }
     close_case(&g);
     free(tokens);
     free(targets);

@@ -32,9 +32,9 @@ static bool is_refused(const ax_layer_sample *sample, int x)
     static const struct {
         const char *name;
         int kv_heads;
-    } shared[] = {{"attention_grouped", 3},    {"attention_shared", 2},  {"attention_dropout", 2},
-                  {"attention_head_dim", 2},   {"attention_window", 2},  {"attention_rope", 2},
-                  {"attention_head_norms", 2}, {"low_rank_attention", 2}};
+    } shared[] = {{"attention_grouped", 3},    {"attention_shared", 2},     {"attention_dropout", 2},
+                  {"attention_head_dim", 2},   {"attention_window", 2},     {"attention_rope", 2},
+                  {"attention_head_norms", 2}, {"attention_wide_norms", 2}, {"low_rank_attention", 2}};
     for (size_t i = 0; i < AX_COUNT(shared); i++)
         if (!strcmp(sample->name, shared[i].name))
             return x > shared[i].kv_heads && x % shared[i].kv_heads;

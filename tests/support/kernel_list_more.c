@@ -109,6 +109,18 @@ static bool unit_grid(int index, bool dense, int64_t *rows, int64_t *cols, int64
     return true;
 }
 
+/* Adds a factor for each row, and which row has which; there are more factors than rows. */
+static int64_t put_scale(kernel_case *c, size_t scale, size_t index, int64_t rows)
+{
+    const int64_t scales = rows + 2;
+    kc_add_normal(c, "scale", KC_IN, scale, ACCUM, scales, 0);
+    int32_t *at = kc_add(c, "index", KC_IN, index, AX_I32, rows, 0);
+    for (int64_t r = 0; r < rows; r++)
+        at[r] = (int32_t)(scales - 1 - r);
+    kc_name(c, " scaled");
+    return scales;
+}
+
 /* Makes cases of glu: y in memory of its own, or in place of gate or up. Gates are at most 40, because errors
  * are relative to the norm of the array, and larger values would dominate the norm. */
 bool kc_build_glu(kernel_case *c, int index)
@@ -130,7 +142,27 @@ bool kc_build_glu(kernel_case *c, int index)
         ALIAS(y);
     if (index % 3 == 0)
         OUT(y, c->dtype, a->rows * a->cols, 32);
+    if (index / 3 % 4 == 3)
+        a->scales = put_scale(c, FIELD(scale), FIELD(index), a->rows);
     return true;
+}
+
+/* Adds a scale to a case of glu_grad, and the results that go with it: y in place of dy, unless that is
+ * taken, in memory of its own, or not at all. */
+static void scale_glu_grad(kernel_case *c, int index, int dy)
+{
+    ARGS(glu_grad);
+    const int64_t n = a->rows * a->cols;
+    if (dy >= 0) {
+        kc_operand *o = &c->operand[dy];
+        o->role = KC_INOUT;
+        o->alias = FIELD(y);
+        memcpy(c->args.bytes + FIELD(y), &o->data, sizeof o->data);
+    } else if (index % 3) {
+        OUT(y, c->dtype, n, 40);
+    }
+    a->scales = put_scale(c, FIELD(scale), FIELD(index), a->rows);
+    INOUT(dscale, ACCUM, a->scales, (double)a->cols + 40);
 }
 
 /* Makes cases of glu_grad: dgate and dup in memory of their own or in place of gate, up or dy, in every legal
@@ -165,6 +197,8 @@ bool kc_build_glu_grad(kernel_case *c, int index)
         OUT(dgate, c->dtype, n, 40);
     if (place[1] == OWN)
         OUT(dup, c->dtype, n, 40);
+    if (index % 4 == 3)
+        scale_glu_grad(c, index, place[0] == DY || place[1] == DY ? -1 : DY);
     for (int i = 0; i < c->operands && c->dtype == AX_F64; i++)
         c->operand[i].bound *= 4; /* ref's slope of gelu loses digits in 1 - tanh² */
     return true;
@@ -274,7 +308,8 @@ bool kc_build_squared_error(kernel_case *c, int index)
     }
     if (index % 3 == 1)
         OUT(dx, c->dtype, a->n, 4);
-    INOUT(total, AX_F64, 1, 4);
+    /* a sum of n terms in another order: with F64 its own roundings count */
+    INOUT(total, AX_F64, 1, c->dtype == AX_F64 ? (double)a->n + 4 : 4);
     return true;
 }
 

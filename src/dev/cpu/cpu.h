@@ -322,12 +322,14 @@ void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* Kernels without SIMD (plain.c, masked.c). Work items are elements for fill and copy, rows for the others.
  */
-ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_compress, ax_cpu_expand;
+ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_compress, ax_cpu_expand, ax_cpu_route,
+    ax_cpu_route_stats, ax_cpu_route_grad, ax_cpu_dispatch;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
+ax_status ax_cpu_gemm_grouped_run(ax_stream *stream, const void *args);
 /* Computes one part of c, rows m0 … m1-1 by columns n0 … n1-1; a and b are fp32, bf16 or fp16. `scratch` is
  * the running thread's block of scratch. */
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,

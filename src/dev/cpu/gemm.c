@@ -554,24 +554,45 @@ static void clear_c(const ax_gemm_args *g)
         memset((char *)g->c + (size_t)(i * g->ldc) * size, 0, (size_t)g->n * size);
 }
 
-ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
+/* Multiplies, without epilogue, sums of columns or F64. `few`: by gemv. */
+static void multiply(const ax_cpu *cpu, const ax_gemm_args *g, bool few)
 {
-    const ax_gemm_args *g = args;
-    const ax_cpu *cpu = ax_cpu_of(stream);
-    if (g->epilogue || g->col_sums)
-        return ax_gemm_in_two(stream, g, stream->dev->ops.kernel);
-    if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
-        return ax_backend_ref.kernel[AX_K_gemm](stream, args);
     if (g->k == 0 && !g->accumulate)
         clear_c(g);
     if (g->m == 0 || g->n == 0 || g->k == 0)
-        return AX_OK;
+        return;
     job j = {.cpu = cpu, .g = g};
-    if (g->m > AX_CPU_GEMV_ROWS || g->trans_a)
+    if (!few)
         j.gemm = cpu->isa->gemm[vtype_of(g->dtype)];
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
     ax_cpu_parallel(cpu, count_parts(&j, threads), run_part, &j);
+}
+
+static bool is_few(int64_t rows, bool trans_a) { return rows <= AX_CPU_GEMV_ROWS && !trans_a; }
+
+ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
+{
+    const ax_gemm_args *g = args;
+    if (g->epilogue || g->col_sums)
+        return ax_gemm_in_two(stream, g, stream->dev->ops.kernel);
+    if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
+        return ax_backend_ref.kernel[AX_K_gemm](stream, args);
+    multiply(ax_cpu_of(stream), g, is_few(g->m, g->trans_a));
+    return AX_OK;
+}
+
+/* The groups one after the other, each by all threads. Whether gemv multiplies depends on the rows of all
+ * groups: so the bits of a row do not depend on how many rows its group has. */
+ax_status ax_cpu_gemm_grouped_run(ax_stream *stream, const void *args)
+{
+    const ax_gemm_grouped_args *a = args;
+    if (a->dtype == AX_F64)
+        return ax_backend_ref.kernel[AX_K_gemm_grouped](stream, args);
+    for (int64_t i = 0; i < a->groups; i++) {
+        const ax_gemm_args g = ax_gemm_of_group(a, i);
+        multiply(ax_cpu_of(stream), &g, is_few(a->m, a->trans_a));
+    }
     return AX_OK;
 }

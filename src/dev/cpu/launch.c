@@ -120,8 +120,53 @@ static ax_status glu_grad(ax_stream *stream, const void *args)
     const ax_glu_grad_args *a = args;
     if (a->dtype == AX_F64)
         return run_ref(stream, AX_K_glu_grad, args);
-    return run_items(stream, isa_kernel(stream, AX_K_glu_grad), args, a->rows * a->cols, ELEMENTS,
-                     (double)(a->rows * a->cols));
+    if (!a->cols && a->dscale)
+        return run_ref(stream, AX_K_glu_grad, args);
+    return run_items(stream, isa_kernel(stream, AX_K_glu_grad), args, a->rows * a->cols,
+                     a->dscale ? a->cols : ELEMENTS, (double)(a->rows * a->cols));
+}
+
+/* ---- experts ------------------------------------------------------------------------------------- */
+
+static ax_status route(ax_stream *stream, const void *args)
+{
+    const ax_route_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_route, args);
+    return run_items(stream, ax_cpu_route, args, a->rows, 1, 16.0 * (double)(a->rows * a->experts));
+}
+
+static ax_status route_stats(ax_stream *stream, const void *args)
+{
+    const ax_route_stats_args *a = args;
+    if (a->dtype == AX_F64 || 2 * a->experts * (int64_t)sizeof(double) > AX_CPU_SCRATCH)
+        return run_ref(stream, AX_K_route_stats, args);
+    return run_items(stream, ax_cpu_route_stats, args, 1, 1, 1);
+}
+
+static ax_status route_grad(ax_stream *stream, const void *args)
+{
+    const ax_route_grad_args *a = args;
+    const int64_t n = a->samples * a->tokens;
+    if (a->dtype == AX_F64 || a->experts * (int64_t)sizeof(float) > AX_CPU_SCRATCH)
+        return run_ref(stream, AX_K_route_grad, args);
+    return run_items(stream, ax_cpu_route_grad, args, n, 1, 4.0 * (double)(n * a->experts));
+}
+
+static ax_status dispatch(ax_stream *stream, const void *args)
+{
+    const ax_dispatch_args *a = args;
+    const int64_t rows = a->n * a->top_k;
+    return run_items(stream, ax_cpu_dispatch, args, a->cols ? rows : 0, 1, (double)(rows * a->cols));
+}
+
+static ax_status combine(ax_stream *stream, const void *args)
+{
+    const ax_combine_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_combine, args);
+    return run_items(stream, isa_kernel(stream, AX_K_combine), args, a->n, 1,
+                     (double)(a->n * a->top_k * a->cols));
 }
 
 /* Makes the lists l of rows with the same id. `head` has room for a number for each row of dtable: that of
@@ -384,6 +429,7 @@ const ax_device_ops ax_backend_cpu = {
     .kernel =
         {
             [AX_K_gemm] = ax_cpu_gemm_run,
+            [AX_K_gemm_grouped] = ax_cpu_gemm_grouped_run,
 #define AX_CPU_KERNEL(kernel) [AX_K_##kernel] = kernel,
 #include "dev/cpu/kernels.def"
         },

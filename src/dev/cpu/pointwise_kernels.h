@@ -279,17 +279,27 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
  *
  * Work items are elements. Rows of gate, up, dgate and dup may be padded; rows of y and dy are not. For each
  * row the addresses of the padded arrays are moved on by `skip`, the bytes of padding of all rows before it,
- * so that element i of y has the same index in all arrays. ---- */
+ * so that element i of y has the same index in all arrays. In the arguments of a row, `scale` points to the
+ * row's factor, and `dscale`, if not NULL, to W sums. With a scale, threads get whole rows. ---- */
+
+static const float glu_no_scale = 1;
+
+/* Returns the address of the factor of row r. */
+INLINE const float *glu_scale(const void *scale, const int32_t *index, int64_t r)
+{
+    return scale ? (const float *)scale + index[r] : &glu_no_scale;
+}
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {
     vf gate[AT_ONCE], y[AT_ONCE];
     EACH(v, count) gate[v] = vget(a->gate, i + v * W, n, type);
     activate(kind, gate, y, count, type != VF32);
-    EACH(v, count) vput(a->y, i + v * W, n, type, y[v] * vget(a->up, i + v * W, n, type));
+    const vf scale = vset(*(const float *)a->scale);
+    EACH(v, count) vput(a->y, i + v * W, n, type, y[v] * vget(a->up, i + v * W, n, type) * scale);
 }
 
-/* dgate and dup may be the same arrays as inputs, so both are stored after the same elements of all inputs
+/* dgate, dup and y may be the same arrays as inputs, so all are stored after the same elements of all inputs
  * were read. */
 INLINE void glu_grad_vectors(const ax_glu_grad_args *a, ax_activation kind, int64_t i, int64_t n, int count,
                              vtype type)
@@ -300,7 +310,13 @@ INLINE void glu_grad_vectors(const ax_glu_grad_args *a, ax_activation kind, int6
     find_slopes(kind, gate, slope, count, type != VF32);
     EACH(v, count)
     {
+        const vf scale = vset(*(const float *)a->scale);
         vf dy = vget(a->dy, i + v * W, n, type), up = vget(a->up, i + v * W, n, type);
+        if (a->dscale)
+            vput(a->dscale, 0, W, VF32, vget(a->dscale, 0, W, VF32) + dy * (value[v] * up));
+        if (a->y)
+            vput(a->y, i + v * W, n, type, value[v] * up * scale);
+        dy *= scale;
         vput(a->dgate, i + v * W, n, type, dy * up * slope[v]);
         vput(a->dup, i + v * W, n, type, dy * value[v]);
     }
@@ -316,6 +332,7 @@ INLINE void glu_rows(const ax_glu_args *a, ax_activation kind, int64_t lo, int64
         ax_glu_args row = *a;
         row.gate = (const char *)a->gate + skip;
         row.up = (const char *)a->up + skip;
+        row.scale = glu_scale(a->scale, a->index, r);
         end = ax_min(hi, (r + 1) * a->cols);
         glu_of(&row, kind, lo, end, type);
     }
@@ -330,8 +347,15 @@ INLINE void glu_grad_rows(const ax_glu_grad_args *a, ax_activation kind, int64_t
         row.up = (const char *)a->up + skip;
         row.dgate = (char *)a->dgate + skip;
         row.dup = (char *)a->dup + skip;
+        row.scale = glu_scale(a->scale, a->index, r);
+        float sums[W] = {0}, *dscale = a->dscale;
+        row.dscale = dscale ? sums : NULL;
         end = ax_min(hi, (r + 1) * a->cols);
         glu_grad_of(&row, kind, lo, end, type);
+        for (int i = 1; i < W; i++)
+            sums[0] += sums[i];
+        if (dscale)
+            dscale[a->index[r]] = sums[0];
     }
 }
 
@@ -339,6 +363,21 @@ INLINE void glu_grad_rows(const ax_glu_grad_args *a, ax_activation kind, int64_t
 BY_ACTIVATION(glu, GLU_OF)
 #define GLU_GRAD_OF(k, function) KIND_ROWS(glu_grad, k)
 BY_ACTIVATION(glu_grad, GLU_GRAD_OF)
+
+/* ---- experts: the sum of the rows of each token's choices. Work items are tokens. ---- */
+
+INLINE void combine_range(const ax_combine_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t i = lo; i < hi; i++)
+        for (int64_t c = 0; c < a->cols; c += W) {
+            const int64_t n = ax_min(W, a->cols - c);
+            vf sum = vset(0);
+            for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
+                sum += vget(a->x, a->place[j] * a->cols + c, n, type);
+            vput(a->y, i * a->cols + c, n, type, sum);
+        }
+}
+BY_DTYPE(combine)
 
 /* ---- rotary positions ---------------------------------------------------------------------------- */
 

@@ -122,17 +122,24 @@ __device__ inline int64_t in_rows(int64_t i, int64_t cols, int64_t ld)
     return ld == cols ? i : i + i / cols * (ld - cols);
 }
 
+/* Returns the factor of the row of element i of a dense array. */
+template <class A, class ARGS> __device__ inline A scale_of(const ARGS &a, int64_t i)
+{
+    return a.scale ? ((const A *)a.scale)[a.index[i / a.cols]] : (A)1;
+}
+
 template <class T> struct glu {
     typedef accum_t<T> A;
     ax_glu_args a;
     template <int N> __device__ void run(int64_t i) const
     {
         const int64_t at = in_rows(i, a.cols, a.ld);
+        const A scale = scale_of<A>(a, i);
         const points<T, N> f(a.kind, read<T, A, N>(a.gate, at));
         pack<A, N> v = read<T, A, N>(a.up, at);
 #pragma unroll
         for (int j = 0; j < N; j++)
-            v.v[j] *= f.value.v[j];
+            v.v[j] = v.v[j] * f.value.v[j] * scale;
         write<T, A, N>(a.y, i, v);
     }
 };
@@ -156,6 +163,48 @@ template <class T> struct glu_grad {
         write<T, A, N>(a.dup, at, v);
     }
 };
+
+/* The gradient of a row with a factor; `sum` becomes the part of the gradient of the factor from this
+ * thread's elements. */
+template <class T> struct scaled_row {
+    typedef accum_t<T> A;
+    ax_glu_grad_args a;
+    int64_t r;
+    A scale, sum;
+    template <int N> __device__ void run(int64_t c)
+    {
+        const int64_t at = r * a.ld + c, i = r * a.cols + c;
+        pack<A, N> g = read<T, A, N>(a.gate, at), v = read<T, A, N>(a.up, at), d = read<T, A, N>(a.dy, i), y;
+        const points<T, N> f(a.kind, g);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const A product = v.v[j] * f.value.v[j], dy = d.v[j] * scale;
+            sum += d.v[j] * product;
+            y.v[j] = product * scale;
+            g.v[j] = dy * v.v[j] * f.slope.v[j];
+            v.v[j] = dy * f.value.v[j];
+        }
+        if (a.y)
+            write<T, A, N>(a.y, i, y);
+        write<T, A, N>(a.dgate, at, g);
+        write<T, A, N>(a.dup, at, v);
+    }
+};
+template <class T> struct scaled_call {
+    ax_glu_grad_args a;
+    bool wide; /* 16 bytes at a time */
+};
+template <class T> __global__ void scaled_glu_back(scaled_call<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_glu_grad_args &a = s.a;
+    const int64_t r = blockIdx.x;
+    scaled_row<T> mine = {a, r, ((const A *)a.scale)[a.index[r]], (A)0};
+    along_rows(s.wide, (const T *)a.gate + r * a.ld, a.cols, threadIdx.x, BLOCK, mine);
+    const A sum = over_block<plus>(mine.sum, (A)0);
+    if (threadIdx.x == 0 && a.dscale)
+        ((A *)a.dscale)[a.index[r]] = sum;
+}
 
 template <class T> struct add {
     typedef accum_t<T> A;
@@ -417,7 +466,7 @@ ax_status ax_cuda_glu(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         const int N = width<T>::value;
-        bool wide = whole_packs(a, N) && aligned({a->gate, a->up, a->y});
+        bool wide = whole_packs(a, N) && (!a->scale || a->cols % N == 0) && aligned({a->gate, a->up, a->y});
         return each<N>(stream, a->rows * a->cols, wide, glu<T>{*a});
     });
 }
@@ -429,6 +478,10 @@ ax_status ax_cuda_glu_grad(ax_stream *stream, const void *args)
         typedef decltype(t) T;
         const int N = width<T>::value;
         bool wide = whole_packs(a, N) && aligned({a->gate, a->up, a->dy, a->dgate, a->dup});
+        if (a->scale) {
+            wide = a->ld % N == 0 && a->cols % N == 0 && wide && aligned({a->y});
+            return run(stream, scaled_glu_back<T>, (unsigned)a->rows, BLOCK, 0, scaled_call<T>{*a, wide});
+        }
         return each<N>(stream, a->rows * a->cols, wide, glu_grad<T>{*a});
     });
 }

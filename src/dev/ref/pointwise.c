@@ -118,35 +118,53 @@ ax_status ref_glu(ax_stream *stream, const void *args)
     (void)stream;
     const ax_glu_args *a = args;
     double gate[REF_BLOCK], up[REF_BLOCK];
-    for (int64_t r = 0; r < a->rows; r++)
+    for (int64_t r = 0; r < a->rows; r++) {
+        const double scale = a->scale ? ax_load(ax_dtype_accum(a->dtype), a->scale, a->index[r]) : 1;
         for (ref_blocks(a->cols, at, count)) {
             ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
             ref_read(a->dtype, a->up, r * a->ld + at, count, up);
             for (int64_t i = 0; i < count; i++)
-                up[i] *= activations[a->kind](gate[i]).value;
+                up[i] *= activations[a->kind](gate[i]).value * scale;
             ref_write(a->dtype, a->y, r * a->cols + at, count, up);
         }
+    }
     return AX_OK;
+}
+
+/* Computes the gradient of elements at … at + count - 1 of row r, and returns their part of dscale. */
+static double glu_grad_block(const ax_glu_grad_args *a, int64_t r, int64_t at, int64_t count, double scale)
+{
+    double gate[REF_BLOCK], up[REF_BLOCK], dy[REF_BLOCK], dscale = 0;
+    ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
+    ref_read(a->dtype, a->up, r * a->ld + at, count, up);
+    ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+    for (int64_t i = 0; i < count; i++) {
+        activation_point f = activations[a->kind](gate[i]);
+        double product = f.value * up[i];
+        dscale += dy[i] * product;
+        gate[i] = scale * dy[i] * up[i] * f.slope;
+        up[i] = scale * dy[i] * f.value;
+        dy[i] = scale * product;
+    }
+    if (a->y)
+        ref_write(a->dtype, a->y, r * a->cols + at, count, dy);
+    ref_write(a->dtype, a->dgate, r * a->ld + at, count, gate);
+    ref_write(a->dtype, a->dup, r * a->ld + at, count, up);
+    return dscale;
 }
 
 ax_status ref_glu_grad(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_glu_grad_args *a = args;
-    double gate[REF_BLOCK], up[REF_BLOCK], dy[REF_BLOCK];
-    for (int64_t r = 0; r < a->rows; r++)
-        for (ref_blocks(a->cols, at, count)) {
-            ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
-            ref_read(a->dtype, a->up, r * a->ld + at, count, up);
-            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
-            for (int64_t i = 0; i < count; i++) {
-                activation_point f = activations[a->kind](gate[i]);
-                gate[i] = dy[i] * up[i] * f.slope;
-                up[i] = dy[i] * f.value;
-            }
-            ref_write(a->dtype, a->dgate, r * a->ld + at, count, gate);
-            ref_write(a->dtype, a->dup, r * a->ld + at, count, up);
-        }
+    const ax_dtype accum = ax_dtype_accum(a->dtype);
+    for (int64_t r = 0; r < a->rows; r++) {
+        double dscale = 0;
+        for (ref_blocks(a->cols, at, count))
+            dscale += glu_grad_block(a, r, at, count, a->scale ? ax_load(accum, a->scale, a->index[r]) : 1);
+        if (a->dscale)
+            ax_store(accum, a->dscale, a->index[r], dscale);
+    }
     return AX_OK;
 }
 

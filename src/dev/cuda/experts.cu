@@ -1,0 +1,341 @@
+/* Mixtures of experts: the router, the order of rows, and copies by this order. The router has a warp for
+ * each token. */
+#include "dev/cuda/kernels.cuh"
+
+namespace
+{
+
+enum { TOKENS = BLOCK / WARP }; /* tokens of a thread block */
+
+/* ---- choices ------------------------------------------------------------------------------------- */
+
+/* An expert and its probability; e < 0: none. */
+template <class A> struct ranked {
+    A p;
+    int e;
+};
+
+/* Returns true if x is chosen before y: experts come in descending order of probabilities, and of indices;
+ * NaN is less than any number. */
+template <class A> __device__ inline bool precedes(const ranked<A> &x, const ranked<A> &y)
+{
+    const bool x_nan = x.p != x.p, y_nan = y.p != y.p;
+    if (x.e < 0 || y.e < 0)
+        return x.e >= 0;
+    if (x_nan != y_nan)
+        return y_nan;
+    return !x_nan && x.p != y.p ? x.p > y.p : x.e < y.e;
+}
+
+/* Returns the first of the experts that lanes propose; every lane gets it. */
+template <class A> __device__ inline ranked<A> first_of_warp(ranked<A> x)
+{
+#pragma unroll
+    for (int lane = WARP / 2; lane; lane /= 2) {
+        const ranked<A> other = {__shfl_xor_sync(0xffffffffu, x.p, lane),
+                                 __shfl_xor_sync(0xffffffffu, x.e, lane)};
+        if (precedes(other, x))
+            x = other;
+    }
+    return x;
+}
+
+/* Returns the expert that is chosen after `last`; last.e < 0: the first. */
+template <class A> __device__ inline ranked<A> next_choice(const A *probs, int experts, const ranked<A> &last)
+{
+    ranked<A> best = {(A)0, -1};
+    for (int e = threadIdx.x % WARP; e < experts; e += WARP) {
+        const ranked<A> x = {probs[e], e};
+        if ((last.e < 0 || precedes(last, x)) && precedes(x, best))
+            best = x;
+    }
+    return first_of_warp(best);
+}
+
+template <class A> struct route_call {
+    ax_route_args a;
+};
+template <class A> __global__ void choose_experts(route_call<A> s)
+{
+    const ax_route_args &a = s.a;
+    const int64_t r = (int64_t)blockIdx.x * TOKENS + threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, experts = (int)a.experts, top_k = (int)a.top_k;
+    if (r >= a.rows)
+        return;
+    const A *logits = (const A *)a.logits + r * experts;
+    A *probs = (A *)a.probs + r * experts, *weight = (A *)a.weight + r * top_k;
+    A max = (A)-INFINITY, sum = 0, chosen = 0;
+    for (int e = lane; e < experts; e += WARP)
+        max = logits[e] > max ? logits[e] : max; /* skips NaN; the sum then becomes NaN */
+    max = over_warp<maximum>(max);
+    for (int e = lane; e < experts; e += WARP) {
+        probs[e] = exponential(logits[e] - max);
+        sum += probs[e];
+    }
+    sum = over_warp<plus>(sum);
+    for (int e = lane; e < experts; e += WARP)
+        probs[e] /= sum;
+    ranked<A> last = {(A)0, -1};
+    for (int j = 0; j < top_k; j++) {
+        last = next_choice(probs, experts, last);
+        chosen += last.p;
+        if (lane == 0) {
+            a.choice[r * top_k + j] = last.e;
+            weight[j] = last.p;
+        }
+    }
+    if (lane != 0)
+        return;
+    ((A *)a.lse)[r] = max + logarithm(sum);
+    for (int j = 0; j < top_k && a.renormalize; j++)
+        weight[j] /= chosen;
+}
+
+/* ---- statistics ---------------------------------------------------------------------------------- */
+
+__device__ inline bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; }
+
+/* Sums over the samples one after the other, in a single thread block, so that the totals have one order.
+ * Thread e sums for the experts e, e + blockDim.x … */
+template <class A> struct stats_of_choices {
+    ax_route_stats_args a;
+};
+template <class A> __global__ void sum_choices(stats_of_choices<A> s)
+{
+    const ax_route_stats_args &a = s.a;
+    const int64_t E = a.experts;
+    double balance = 0, z = 0;
+    for (int64_t b = 0; b < a.samples; b++) {
+        double counted = 0, squares = 0;
+        for (int64_t i = b * a.tokens + threadIdx.x; i < (b + 1) * a.tokens; i += blockDim.x)
+            if (counts(a.ids, i)) {
+                const double lse = (double)((const A *)a.lse)[i];
+                counted++;
+                squares += lse * lse;
+            }
+        counted = over_block<plus>(counted, 0.0);
+        squares = over_block<plus>(squares, 0.0);
+        const double each = counted > 0 ? 1 / counted : 0;
+        A *share = (A *)a.share + b * (E + 1);
+        z += squares * each;
+        for (int64_t e = threadIdx.x; e < E; e += blockDim.x) {
+            double probs = 0, choices = 0;
+            for (int64_t i = b * a.tokens; i < (b + 1) * a.tokens; i++) {
+                if (!counts(a.ids, i))
+                    continue;
+                probs += (double)((const A *)a.probs)[i * E + e];
+                for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++)
+                    choices += a.choice[j] == e;
+            }
+            share[e] = (A)((double)E * choices * each);
+            balance += (double)E * choices * each * probs * each;
+            a.total[2 + e] += choices;
+        }
+        if (threadIdx.x == 0)
+            share[E] = (A)each;
+    }
+    balance = over_block<plus>(balance, 0.0);
+    if (threadIdx.x == 0) {
+        a.total[0] += balance;
+        a.total[1] += z;
+    }
+}
+
+/* ---- gradient ------------------------------------------------------------------------------------ */
+
+template <class T> struct choices_back {
+    ax_route_grad_args a;
+};
+template <class T> __global__ void logits_back(choices_back<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_route_grad_args &a = s.a;
+    const int64_t i = (int64_t)blockIdx.x * TOKENS + threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, experts = (int)a.experts, top_k = (int)a.top_k;
+    if (i >= a.samples * a.tokens)
+        return;
+    const A *probs = (const A *)a.probs + i * experts, *weight = (const A *)a.weight + i * top_k,
+            *dweight = (const A *)a.dweight + i * top_k;
+    const int32_t *choice = a.choice + i * top_k;
+    const bool extra = a.share && counts(a.ids, i);
+    const A *share = extra ? (const A *)a.share + i / a.tokens * (experts + 1) : nullptr;
+    const A per_token = extra ? (A)((a.now ? a.now->sample_scale : 1) * (double)share[experts]) : (A)0,
+            balance = (A)a.balance * per_token,
+            z = extra ? 2 * (A)a.z * per_token * ((const A *)a.lse)[i] : (A)0;
+    A sum = 0, mean = 0, dot = 0;
+    for (int j = 0; j < top_k; j++) {
+        sum += probs[choice[j]];
+        mean += weight[j] * dweight[j];
+    }
+    for (int pass = 0; pass < 2; pass++) { /* first the sum over experts, then the gradients */
+        for (int e = lane; e < experts; e += WARP) {
+            A dp = extra ? balance * share[e] : (A)0;
+            for (int j = 0; j < top_k; j++)
+                if (choice[j] == e)
+                    dp += a.renormalize ? (dweight[j] - mean) / sum : dweight[j];
+            if (pass == 0)
+                dot += probs[e] * dp;
+            else
+                ((T *)a.dlogits)[i * experts + e] = narrow<T, A>::of(probs[e] * (dp - dot + z));
+        }
+        if (pass == 0)
+            dot = over_warp<plus>(dot);
+    }
+}
+
+/* ---- the order of rows --------------------------------------------------------------------------- */
+
+enum { SORTED = 1024 }; /* choices that a thread block sorts */
+
+/* Sets starts[group][block] to the number of choices of the thread block's part in this group. */
+__global__ void count_groups(ax_group_args a, int *starts)
+{
+    __shared__ int32_t own[SORTED];
+    const int64_t first = (int64_t)blockIdx.x * SORTED;
+    const int n = a.n - first < SORTED ? (int)(a.n - first) : SORTED;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        own[i] = a.group[first + i];
+    __syncthreads();
+    for (int g = threadIdx.x; g < (int)a.groups; g += blockDim.x) {
+        int mine = 0;
+        for (int i = 0; i < n; i++)
+            mine += own[i] == g;
+        starts[(int64_t)g * gridDim.x + blockIdx.x] = mine;
+    }
+}
+
+/* Replaces values by their exclusive prefix sum. Runs as one thread block. */
+__global__ void scan_groups(int *values, int64_t n)
+{
+    __shared__ int sums[BLOCK];
+    const int64_t each = (n + BLOCK - 1) / BLOCK, first = threadIdx.x * each,
+                  end = first + each < n ? first + each : n;
+    int sum = 0, before = 0;
+    for (int64_t i = first; i < end; i++)
+        sum += values[i];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int t = 0; t < (int)threadIdx.x; t++)
+        before += sums[t];
+    for (int64_t i = first; i < end; i++) {
+        const int value = values[i];
+        values[i] = before;
+        before += value;
+    }
+}
+
+/* Gives the choices of the thread block's part their rows; thread g those of group g, in order. */
+__global__ void place_choices(ax_group_args a, const int *starts)
+{
+    __shared__ int32_t own[SORTED];
+    const int64_t first = (int64_t)blockIdx.x * SORTED;
+    const int n = a.n - first < SORTED ? (int)(a.n - first) : SORTED;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        own[i] = a.group[first + i];
+    __syncthreads();
+    for (int g = threadIdx.x; g < (int)a.groups; g += blockDim.x) {
+        int row = starts[(int64_t)g * gridDim.x + blockIdx.x];
+        if (blockIdx.x == 0)
+            a.bounds[g] = row;
+        for (int i = 0; i < n; i++)
+            if (own[i] == g) {
+                a.source[row] = (int32_t)(first + i);
+                a.place[first + i] = row++;
+            }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        a.bounds[a.groups] = (int32_t)a.n;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+template <class T> struct dispatch {
+    ax_dispatch_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        const int64_t r = at / a.cols, token = a.source[r] / a.top_k;
+        store<T, N>(a.y, at, load<T, N>(a.x, token * a.cols + at % a.cols));
+    }
+};
+
+template <class T> struct combine {
+    typedef accum_t<T> A;
+    ax_combine_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        const int64_t i = at / a.cols, c = at % a.cols;
+        pack<A, N> sum = {};
+        for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++) {
+            const pack<A, N> v = read<T, A, N>(a.x, a.place[j] * a.cols + c);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum.v[e] += v.v[e];
+        }
+        write<T, A, N>(a.y, at, sum);
+    }
+};
+
+} // namespace
+
+ax_status ax_cuda_route(ax_stream *stream, const void *args)
+{
+    const ax_route_args *a = (const ax_route_args *)args;
+    return by_accum(a->dtype, [&](auto t) {
+        typedef decltype(t) A;
+        return run(stream, choose_experts<A>, (unsigned)ax_ceil_div(a->rows, TOKENS), BLOCK, 0,
+                   route_call<A>{*a});
+    });
+}
+
+ax_status ax_cuda_route_stats(ax_stream *stream, const void *args)
+{
+    const ax_route_stats_args *a = (const ax_route_stats_args *)args;
+    return by_accum(a->dtype, [&](auto t) {
+        typedef decltype(t) A;
+        return run(stream, sum_choices<A>, 1, BLOCK, 0, stats_of_choices<A>{*a});
+    });
+}
+
+ax_status ax_cuda_route_grad(ax_stream *stream, const void *args)
+{
+    const ax_route_grad_args *a = (const ax_route_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, logits_back<T>, (unsigned)ax_ceil_div(a->samples * a->tokens, TOKENS), BLOCK, 0,
+                   choices_back<T>{*a});
+    });
+}
+
+ax_status ax_cuda_group(ax_stream *stream, const void *args)
+{
+    const ax_group_args *a = (const ax_group_args *)args;
+    const int64_t blocks = ax_max(ax_ceil_div(a->n, SORTED), 1);
+    int *starts = (int *)ax_cuda_of(stream)->scratch;
+    AX_CHECK(a->groups * blocks <= ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *starts, AX_ERR_USAGE,
+             "cuda: %lld choices of %lld groups are too many to sort: use smaller micro-batches",
+             (long long)a->n, (long long)a->groups);
+    AX_TRY(run(stream, count_groups, (unsigned)blocks, BLOCK, 0, *a, starts));
+    AX_TRY(run(stream, scan_groups, 1, BLOCK, 0, starts, a->groups * blocks));
+    return run(stream, place_choices, (unsigned)blocks, BLOCK, 0, *a, starts);
+}
+
+ax_status ax_cuda_dispatch(ax_stream *stream, const void *args)
+{
+    const ax_dispatch_args *a = (const ax_dispatch_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        return each<N>(stream, a->n * a->top_k * a->cols, a->cols % N == 0 && aligned({a->x, a->y}),
+                       dispatch<T>{*a});
+    });
+}
+
+ax_status ax_cuda_combine(ax_stream *stream, const void *args)
+{
+    const ax_combine_args *a = (const ax_combine_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        return each<N>(stream, a->n * a->cols, a->cols % N == 0 && aligned({a->x, a->y}), combine<T>{*a});
+    });
+}

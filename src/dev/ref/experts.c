@@ -1,0 +1,218 @@
+/* The kernels of mixtures of experts: choices of tokens, their order, rows moved by it, and grouped GEMMs. */
+#include "dev/backend.h"
+#include "dev/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- router -------------------------------------------------------------------------------------- */
+
+/* Stores probs and lse of a token. A NaN among the logits makes all of them NaN. */
+static void softmax(const ax_route_args *a, int64_t row)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t e = 0; e < a->experts; e++)
+        max = fmax(max, ax_load(a->dtype, a->logits, row * a->experts + e));
+    for (int64_t e = 0; e < a->experts; e++)
+        sum += exp(ax_load(a->dtype, a->logits, row * a->experts + e) - max);
+    for (int64_t e = 0; e < a->experts; e++) {
+        double x = ax_load(a->dtype, a->logits, row * a->experts + e);
+        ax_store(a->dtype, a->probs, row * a->experts + e, exp(x - max) / sum);
+    }
+    ax_store(a->dtype, a->lse, row, max + log(sum));
+}
+
+/* Returns true if expert e has probability `p` and comes after expert `before` (-1: none), which has the
+ * probability `last`, in descending order. */
+static bool comes_after(double p, int64_t e, double last, int64_t before)
+{
+    if (before < 0)
+        return true;
+    if (isnan(last))
+        return isnan(p) && e > before;
+    return isnan(p) || p < last || (p == last && e > before);
+}
+
+/* Chooses the expert after `before` in descending order of probabilities; -1 as `before`: the first. */
+static int64_t next_choice(const ax_route_args *a, int64_t row, int64_t before)
+{
+    int64_t best = -1;
+    double top = NAN, last = before < 0 ? NAN : ax_load(a->dtype, a->probs, row * a->experts + before);
+    for (int64_t e = 0; e < a->experts; e++) {
+        double p = ax_load(a->dtype, a->probs, row * a->experts + e);
+        if (comes_after(p, e, last, before) && (best < 0 || p > top || (isnan(top) && !isnan(p)))) {
+            best = e;
+            top = p;
+        }
+    }
+    return best;
+}
+
+ax_status ref_route(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_route_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t e = -1;
+        double sum = 0;
+        softmax(a, r);
+        for (int64_t j = 0; j < a->top_k; j++) {
+            e = next_choice(a, r, e);
+            a->choice[r * a->top_k + j] = (int32_t)e;
+            sum += ax_load(a->dtype, a->probs, r * a->experts + e);
+        }
+        for (int64_t j = 0; j < a->top_k; j++) {
+            double p = ax_load(a->dtype, a->probs, r * a->experts + a->choice[r * a->top_k + j]);
+            ax_store(a->dtype, a->weight, r * a->top_k + j, a->renormalize ? p / sum : p);
+        }
+    }
+    return AX_OK;
+}
+
+/* Computes the row of `share` of expert e in sample s with `counted` tokens, and adds to the totals. */
+static void sum_expert(const ax_route_stats_args *a, int64_t s, int64_t e, double counted)
+{
+    double count = 0, probs = 0;
+    for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++) {
+        if (a->ids && a->ids[i] < 0)
+            continue;
+        probs += ax_load(a->dtype, a->probs, i * a->experts + e);
+        for (int64_t j = 0; j < a->top_k; j++)
+            count += a->choice[i * a->top_k + j] == e;
+    }
+    double share = counted > 0 ? (double)a->experts * count / counted : 0;
+    ax_store(a->dtype, a->share, s * (a->experts + 1) + e, share);
+    a->total[0] += counted > 0 ? share * probs / counted : 0;
+    a->total[2 + e] += count;
+}
+
+ax_status ref_route_stats(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_route_stats_args *a = args;
+    for (int64_t s = 0; s < a->samples; s++) {
+        double counted = 0, squares = 0;
+        for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++) {
+            double lse = ax_load(a->dtype, a->lse, i);
+            if (a->ids && a->ids[i] < 0)
+                continue;
+            counted++;
+            squares += lse * lse;
+        }
+        for (int64_t e = 0; e < a->experts; e++)
+            sum_expert(a, s, e, counted);
+        ax_store(a->dtype, a->share, s * (a->experts + 1) + a->experts, counted > 0 ? 1 / counted : 0);
+        a->total[1] += counted > 0 ? squares / counted : 0;
+    }
+    return AX_OK;
+}
+
+/* Returns the gradient of the probability of expert e from the weight of the choice that it is, if it is one.
+ * `sum`: of the token's chosen probabilities; `mean`: Σ_j weight·dweight. */
+static double choice_grad(const ax_route_grad_args *a, int64_t i, int64_t e, double sum, double mean)
+{
+    for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
+        if (a->choice[j] == e) {
+            double dw = ax_load(ax_dtype_accum(a->dtype), a->dweight, j);
+            return a->renormalize ? (dw - mean) / sum : dw;
+        }
+    return 0;
+}
+
+static void route_grad_of_token(const ax_route_grad_args *a, int64_t s, int64_t i)
+{
+    const ax_dtype accum = ax_dtype_accum(a->dtype);
+    const int64_t E = a->experts;
+    const bool counts = a->share && !(a->ids && a->ids[i] < 0);
+    const double per_token =
+        counts ? ax_load(accum, a->share, s * (E + 1) + E) * (a->now ? a->now->sample_scale : 1) : 0;
+    double sum = 0, mean = 0, dot = 0;
+    for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+        sum += ax_load(accum, a->probs, i * E + a->choice[j]);
+        mean += ax_load(accum, a->weight, j) * ax_load(accum, a->dweight, j);
+    }
+    for (int pass = 0; pass < 2; pass++) /* first the sum over experts, then the gradients */
+        for (int64_t e = 0; e < E; e++) {
+            double p = ax_load(accum, a->probs, i * E + e), dp = choice_grad(a, i, e, sum, mean);
+            if (counts)
+                dp += a->balance * per_token * ax_load(accum, a->share, s * (E + 1) + e);
+            if (pass == 0)
+                dot += p * dp;
+            else
+                ax_store(a->dtype, a->dlogits, i * E + e,
+                         p * (dp - dot + (counts ? 2 * a->z * per_token * ax_load(accum, a->lse, i) : 0)));
+        }
+}
+
+ax_status ref_route_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_route_grad_args *a = args;
+    for (int64_t i = 0; i < a->samples * a->tokens; i++)
+        route_grad_of_token(a, i / a->tokens, i);
+    return AX_OK;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+ax_status ref_group(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_group_args *a = args;
+    memset(a->bounds, 0, (size_t)(a->groups + 1) * sizeof *a->bounds);
+    for (int64_t c = 0; c < a->n; c++)
+        a->bounds[a->group[c] + 1]++;
+    for (int64_t g = 0; g < a->groups; g++)
+        a->bounds[g + 1] += a->bounds[g];
+    /* bounds[g] counts up to the end of group g; then the entries move back by one. */
+    for (int64_t c = 0; c < a->n; c++) {
+        int32_t row = a->bounds[a->group[c]]++;
+        a->source[row] = (int32_t)c;
+        a->place[c] = row;
+    }
+    for (int64_t g = a->groups; g > 0; g--)
+        a->bounds[g] = a->bounds[g - 1];
+    a->bounds[0] = 0;
+    return AX_OK;
+}
+
+ax_status ref_dispatch(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_dispatch_args *a = args;
+    const size_t bytes = (size_t)a->cols * ax_dtype_size(a->dtype);
+    for (int64_t r = 0; r < a->n * a->top_k && bytes; r++)
+        memcpy((char *)a->y + (size_t)r * bytes,
+               (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
+    return AX_OK;
+}
+
+ax_status ref_combine(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_combine_args *a = args;
+    double x[REF_BLOCK], sum[REF_BLOCK];
+    for (int64_t i = 0; i < a->n; i++)
+        for (ref_blocks(a->cols, at, count)) {
+            memset(sum, 0, sizeof sum);
+            for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+                ref_read(a->dtype, a->x, a->place[j] * a->cols + at, count, x);
+                for (int64_t c = 0; c < count; c++)
+                    sum[c] += x[c];
+            }
+            ref_write(a->dtype, a->y, i * a->cols + at, count, sum);
+        }
+    return AX_OK;
+}
+
+/* ---- grouped GEMM -------------------------------------------------------------------------------- */
+
+ax_status ref_gemm_grouped(ax_stream *stream, const void *args)
+{
+    const ax_gemm_grouped_args *a = args;
+    for (int64_t g = 0; g < a->groups; g++) {
+        const ax_gemm_args one = ax_gemm_of_group(a, g);
+        AX_TRY(ref_gemm(stream, &one));
+    }
+    return AX_OK;
+}

@@ -82,6 +82,7 @@ typedef struct ax_conversion_args {
     ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
                             conversion */
     int64_t shard_bytes; /* largest size of a weight file; 0: 5 GB (ax_st_plan) */
+    int64_t experts, top_k; /* ax_model_upcycle: how many experts a block gets, and each token chooses */
     /* Called before each part of an array is copied, with the number of bytes copied so far (`done`) and of
      * all bytes (`total`); may be NULL. If it returns false, the conversion ends with AX_ERR_SIGNAL. */
     bool (*progress)(void *user, int64_t done, int64_t total);
@@ -95,6 +96,12 @@ typedef struct ax_conversion_args {
  * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no disk space. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
+
+/* As ax_model_convert, but writes a model with experts: each is a copy of the dense model's MLP, and the
+ * routers are random, the same in each call (ax_model_config_upcycle). The new model computes what the dense
+ * one does. AX_ERR_USAGE also: `dir` is an adapter, or a model that cannot become one with experts. */
+enum { AX_UPCYCLE_SEED = 1234 };
+AX_MUST_CHECK ax_status ax_model_upcycle(const ax_conversion_args *args, ax_conversion *result);
 
 /* Which elements compete for the places of those that are kept. */
 typedef enum ax_prune_scope {

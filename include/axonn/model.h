@@ -141,6 +141,20 @@ const char *const *ax_family_ignored(const ax_family *family, int *count);
  * output layer (head) and the token embedding table. */
 void ax_family_tied(const ax_family *family, const char **head, const char **table);
 
+/* Sparse upcycling (Komatsuzaki et al. 2023, arXiv 2212.05055): makes the description of a model with experts
+ * in place of the MLPs of a dense one, each at first a copy of the MLP: of llama and mistral mixtral, of
+ * qwen3 qwen3_moe; top_k experts for a token, with renormalized weights. AX_ERR_USAGE: another family, or
+ * what the new family does not have. The caller releases *out with ax_model_config_fini, also after an error.
+ *
+ * ax_upcycled_name writes to `out` name number `index` under which weight files of the new model have array
+ * `key` of the dense one: `experts` names for a matrix of an MLP, else one; returns false after the last.
+ * ax_upcycled_router writes the name of the router's array, [experts, hidden], of a block; `whole`: with the
+ * family's prefix. */
+AX_MUST_CHECK ax_status ax_model_config_upcycle(const ax_model_config *dense, int64_t experts, int64_t top_k,
+                                                ax_model_config *out);
+bool ax_upcycled_name(const ax_model_config *sparse, const char *key, int64_t index, char out[512]);
+void ax_upcycled_router(const ax_model_config *sparse, bool whole, int64_t block, char out[512]);
+
 /* Returns a struct with the properties that all networks of the family have, and with the family's defaults
  * for a new model: norm_eps, init_std, activation, tie, rope. Its sizes (layers, hidden, …) are 0. */
 ax_model_config ax_model_config_defaults(const ax_family *family);

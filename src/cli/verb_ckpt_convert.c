@@ -1,4 +1,5 @@
-/* axonn ckpt convert: writes a model with another dtype, in other shards, or merged with an adapter. */
+/* axonn ckpt convert: writes a model with another dtype, in other shards, merged with an adapter, or with
+ * experts. */
 #include "axonn/config.h"
 #include "axonn/infer.h"
 #include "model.h"
@@ -8,6 +9,7 @@
 
 typedef struct convert_args {
     char *model, *out, *dtype, *shard_size;
+    int64_t experts, top_k;
     bool json;
 } convert_args;
 
@@ -21,6 +23,14 @@ static const ax_option convert_options[] = {
      .help = "dtype of the weights that are written; default: unchanged"},
     {"shard-size", AX_OPT_STRING, offsetof(convert_args, shard_size), "5GB", .meta = "SIZE",
      .help = "maximum size of the weights in one file, e.g. 500MB or 2GiB"},
+    {"experts", AX_OPT_INT, offsetof(convert_args, experts), "0", "[0, 65536]", .meta = "N",
+     .help = "make a mixture of N experts in each block of a dense model: each expert is a copy of the "
+             "block's MLP, and "
+             "the router is random, so the new model computes what the dense one does, and can be trained "
+             "further; "
+             "llama and mistral become mixtral, qwen3 becomes qwen3_moe. 0: no experts"},
+    {"top-k", AX_OPT_INT, offsetof(convert_args, top_k), "0", "[0, 65536]", .meta = "K",
+     .help = "with --experts: how many experts each token chooses"},
     {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false",
      .help = "print the result as one JSON object"},
 };
@@ -57,7 +67,7 @@ static ax_status convert(void *raw, const char *dir)
 {
     conversion *c = raw;
     c->how.dir = dir;
-    return ax_model_convert(&c->how, &c->result);
+    return c->how.experts ? ax_model_upcycle(&c->how, &c->result) : ax_model_convert(&c->how, &c->result);
 }
 
 static ax_status report(const convert_args *a, const ax_conversion *r, double seconds)
@@ -83,9 +93,17 @@ static ax_status run_convert(const void *raw)
     cli_progress progress;
     conversion c = {.how = {.out = a->out,
                             .dtype = ax_config_dtype_of(a->dtype),
+                            .experts = a->experts,
+                            .top_k = a->top_k,
                             .progress = cli_progress_show,
                             .user = &progress}};
     AX_TRY(read_size(a->shard_size, &c.how.shard_bytes));
+    AX_CHECK(!a->experts == !a->top_k, AX_ERR_USAGE, "--experts and --top-k go together: give both, or none");
+    AX_CHECK(a->experts == 0 || (a->top_k >= 2 && a->top_k <= a->experts), AX_ERR_USAGE,
+             "--top-k %lld: must be from 2 (with one expert, whose renormalized weight is 1, the router "
+             "would not learn) "
+             "to %lld, the number of experts",
+             (long long)a->top_k, (long long)a->experts);
     cli_progress_start(&progress, "converting", true);
     ax_status status = cli_use_model(a->model, convert, &c);
     cli_progress_end(&progress);
@@ -95,7 +113,7 @@ static ax_status run_convert(const void *raw)
 
 const cli_verb verb_ckpt_convert = {
     .name = "ckpt convert",
-    .summary = "write a model with another dtype, in other shards, or merged with an adapter",
+    .summary = "write a model with another dtype, in other shards, merged with an adapter, or with experts",
     .details =
         "Writes a complete Hugging Face directory: weights with their keys and shapes, config.json with all\n"
         "its keys and the new dtype, the tokenizer, and whatever else is beside the model, up to 16 MiB a\n"
@@ -111,7 +129,8 @@ const cli_verb verb_ckpt_convert = {
         "no space, and 128 + N after signal N.",
     .examples = "axonn ckpt convert runs/name --out name-bf16 --dtype bf16\n"
                 "axonn ckpt convert path/to/model --out resharded --shard-size 2GB\n"
-                "axonn ckpt convert runs/lora --out merged",
+                "axonn ckpt convert runs/lora --out merged\n"
+                "axonn ckpt convert path/to/llama --experts 8 --top-k 2 --out mixture",
     .options = convert_options,
     .option_count = AX_COUNT(convert_options),
     .args_size = sizeof(convert_args),

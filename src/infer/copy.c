@@ -14,13 +14,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* An array of the result: a copy of array `from` of the source. */
+typedef struct ax_copy_entry {
+    const ax_st_array *from;
+    char *key; /* owned */
+} entry;
+
 void ax_copy_fini(ax_copy *c)
 {
     ax_st_close(&c->to);
     free(c->out);
     free(c->parent);
     free(c->aside);
-    free(c->order);
+    for (int i = 0; i < c->entries; i++)
+        free(c->entry[i].key);
+    free(c->entry);
 }
 
 /* ---- paths --------------------------------------------------------------------------------------- */
@@ -78,32 +86,62 @@ int64_t ax_copy_bytes(const ax_copy *c)
     return bytes;
 }
 
+static ax_status add_entry(ax_copy *c, const ax_st_array *from, const char *key)
+{
+    char *copy;
+    AX_TRY(ax_list_grow(&c->entry, (size_t)c->entries, sizeof *c->entry));
+    AX_TRY(ax_strdup(key, &copy));
+    c->entry[c->entries++] = (entry){from, copy};
+    return AX_OK;
+}
+
+/* Lists the arrays of the result. */
+static ax_status list_entries(ax_copy *c)
+{
+    const int n = ax_st_count(c->from);
+    const ax_st_array **order;
+    char key[AX_COPY_KEY];
+    AX_TRY(ax_calloc((size_t)n, sizeof *order, &order));
+    for (int i = 0; i < n; i++)
+        order[i] = ax_st_at(c->from, i);
+    qsort(order, (size_t)n, sizeof *order, by_place);
+    ax_status status = AX_OK;
+    for (int i = 0; i < n && status == AX_OK; i++) {
+        if (!c->name)
+            status = add_entry(c, order[i], order[i]->key);
+        for (int64_t k = 0; c->name && status == AX_OK && c->name(c->owner, order[i], k, key); k++)
+            status = add_entry(c, order[i], key);
+    }
+    free(order);
+    AX_TRY(status);
+    return c->tied ? add_entry(c, c->tied, c->tied_key) : AX_OK;
+}
+
 static bool is_float(ax_dtype dtype)
 {
     return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_F16;
 }
 
-/* Plans the weight files of the result, which hold the arrays in the same order as the source. */
+/* Plans the weight files of the result, which hold the arrays in the same order as the source, then those
+ * that are added. */
 static ax_status plan(ax_copy *c)
 {
-    int n = ax_st_count(c->from);
     ax_dtype dtype = c->dtype;
     ax_st_array *arrays;
-    AX_TRY(ax_calloc((size_t)n, sizeof *c->order, &c->order));
-    for (int i = 0; i < n; i++)
-        c->order[i] = ax_st_at(c->from, i);
-    qsort(c->order, (size_t)n, sizeof *c->order, by_place);
-    AX_TRY(ax_calloc((size_t)n + 1, sizeof *arrays, &arrays));
-    for (int i = 0; i < n + (c->tied != NULL); i++) {
-        arrays[i] = i < n ? *c->order[i] : *c->tied;
+    AX_TRY(list_entries(c));
+    c->result->arrays = c->entries + c->n_added;
+    AX_TRY(ax_calloc((size_t)c->result->arrays, sizeof *arrays, &arrays));
+    c->total = c->done;
+    for (int i = 0; i < c->entries; i++) {
+        arrays[i] = *c->entry[i].from;
+        arrays[i].key = c->entry[i].key;
         bool converted = dtype < AX_DTYPE_COUNT && is_float(arrays[i].dtype) && arrays[i].dtype != dtype;
         arrays[i].dtype = converted ? dtype : arrays[i].dtype;
         c->result->converted += converted;
+        c->total += c->entry[i].from->bytes;
     }
-    if (c->tied)
-        arrays[n].key = c->tied_key;
-    c->result->arrays = n + (c->tied != NULL);
-    c->total = c->done + ax_copy_bytes(c);
+    for (int i = 0; i < c->n_added; i++)
+        arrays[c->entries + i] = c->added[i];
     ax_status status = ax_st_plan(c->aside, "model", arrays, c->result->arrays, c->shard_bytes, &c->to);
     if (status == AX_OK)
         status = ax_st_keep_metadata(c->to, c->from);
@@ -152,18 +190,19 @@ static ax_status write_array(ax_copy *c, const ax_st_array *a, const char *key)
 
 static ax_status write_weights(ax_copy *c)
 {
-    for (int i = 0; i < c->result->arrays; i++) {
-        const bool again = i == ax_st_count(c->from);
-        const ax_st_array *a = again ? c->tied : c->order[i];
+    for (int i = 0; i < c->entries; i++) {
+        const entry *e = &c->entry[i];
         int64_t before = c->result->overflows;
-        AX_TRY(write_array(c, a, again ? c->tied_key : a->key));
+        AX_TRY(write_array(c, e->from, e->key));
         if (c->result->overflows > before && !before)
             ax_log(
                 AX_LOG_WARN,
                 "%s: %lld values of array %s are beyond the range of %s and become infinite; choose a dtype "
                 "with a larger range",
-                c->out, (long long)c->result->overflows, a->key, ax_dtype_name(c->dtype));
+                c->out, (long long)c->result->overflows, e->from->key, ax_dtype_name(c->dtype));
     }
+    for (int i = 0; i < c->n_added; i++)
+        AX_TRY(c->add(c->owner, c->to, ax_st_find(c->to, c->added[i].key)));
     return ax_st_sync(c->to);
 }
 
@@ -193,6 +232,8 @@ static ax_status write_config(const ax_copy *c, const char *from)
     char *text;
     size_t size;
     ax_buf out = {0};
+    if (c->config)
+        return write_file(c, "config.json", c->config, strlen(c->config));
     AX_TRY(ax_file_read(from, &text, &size));
     ax_status status = ax_model_config_retype(text, size, from, c->dtype, c->untied, &out);
     free(text);

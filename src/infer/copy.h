@@ -1,8 +1,10 @@
-/* Writes a copy of a model directory in which the caller may change arrays of weights. */
+/* Writes a copy of a model directory in which the caller may change, repeat and add arrays of weights. */
 #ifndef AXONN_INFER_COPY_H
 #define AXONN_INFER_COPY_H
 
 #include "axonn/infer.h"
+
+enum { AX_COPY_KEY = 512 };
 
 typedef struct ax_copy {
     /* The caller sets these before ax_copy_write. */
@@ -13,13 +15,21 @@ typedef struct ax_copy {
     const ax_st_array *tied; /* an array of `from` that the copy has twice, the second time as tied_key; NULL:
                                 none */
     const char *tied_key;
+    /* Writes to `key` name number `index` under which the copy has array `a` of `from`; returns false after
+     * the last. NULL: the copy has each array once, under its own name. */
+    bool (*name)(void *owner, const ax_st_array *a, int64_t index, char key[AX_COPY_KEY]);
+    const ax_st_array
+        *added; /* n_added arrays that `from` does not have; `add` writes array `b` of `to`, one of them */
+    int n_added;
+    ax_status (*add)(void *owner, ax_st *to, const ax_st_array *b);
+    const char *config;  /* text of config.json of the copy; NULL: that of `dir` with the new dtype */
     bool untied;         /* config.json of the copy says that the output layer is not tied */
     ax_dtype dtype;      /* dtype to which arrays of floats are converted; AX_DTYPE_COUNT: no conversion */
     int64_t shard_bytes; /* as in ax_st_plan */
     /* Writes array `b` of `to`, which is a copy of array `a` of `from`, with other values; or sets *done to
      * false, and the array is copied as it is. NULL: all arrays are copied. */
     ax_status (*write)(void *owner, const ax_st_array *a, ax_st *to, const ax_st_array *b, bool *done);
-    void *owner;                                               /* of `write` */
+    void *owner;                                               /* of `name`, `add` and `write` */
     bool (*progress)(void *user, int64_t done, int64_t total); /* as in ax_conversion_args */
     void *user;
 
@@ -31,7 +41,9 @@ typedef struct ax_copy {
     char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
                                    directory that is renamed to `out` at the end */
     ax_st *to;                  /* weight files of the result */
-    const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
+    struct ax_copy_entry
+        *entry; /* the arrays of the result, but for added ones, in the order of `from`'s files */
+    int entries;
     ax_conversion *result;
 } ax_copy;
 

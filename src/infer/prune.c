@@ -314,6 +314,8 @@ static ax_status open_model(pruner *p)
         "DIR), and prune DIR",
         dir, dir);
     AX_TRY(ax_pretrained_open_weights(dir, &p->model));
+    AX_CHECK(!p->model.config.experts.n, AX_ERR_USAGE,
+             "%s has experts: pruning of models with experts is not implemented", dir);
     if (ax_st_remark(p->model.weights))
         ax_log(AX_LOG_INFO, "%s", ax_st_remark(p->model.weights));
     p->copy.dir = dir;

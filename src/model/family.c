@@ -344,8 +344,7 @@ static ax_status map_experts(ax_param *param, const ax_expert_key *row, int bloc
     return name_array(row->fused, block, &param->file.fused);
 }
 
-/* Returns true if `name` is `pattern`, whose %d, if it has one, stands for the number of a block. */
-static bool is_named(const char *name, const char *pattern, int *block)
+bool ax_key_is(const char *name, const char *pattern, int *block)
 {
     const char *hole = strstr(pattern, "%d");
     char *end;
@@ -363,10 +362,10 @@ static ax_status map_one(ax_param *param, const ax_family *family)
 {
     int block;
     for (int k = 0; k < family->n_keys; k++)
-        if (is_named(param->name, family->keys[k].name, &block))
+        if (ax_key_is(param->name, family->keys[k].name, &block))
             return map_param(param, &family->keys[k], block);
     for (int k = 0; k < family->n_expert_keys; k++)
-        if (is_named(param->name, family->expert_keys[k].name, &block))
+        if (ax_key_is(param->name, family->expert_keys[k].name, &block))
             return map_experts(param, &family->expert_keys[k], block);
     return ax_fail(AX_ERR_INTERNAL, "the key map of the model's family has no row for parameter \"%s\"",
                    param->name);

@@ -90,6 +90,8 @@ AX_MUST_CHECK ax_status ax_config_keys_add_unknown(ax_buf *out, const char *obje
  * kind of embedding does not have. */
 AX_MUST_CHECK ax_status ax_rope_list_unused(const json_t *json, ax_buf *out);
 
+/* Returns true if `name` is `pattern`, whose %d, if it has one, stands for the number of a block, *block. */
+bool ax_key_is(const char *name, const char *pattern, int *block);
 /* Sets ax_param.file of all parameters of a tree by the family's key maps. AX_ERR_INTERNAL if one is in none.
  */
 ax_status ax_key_map_apply(ax_layer *root, const ax_family *family);

@@ -136,6 +136,7 @@ ax_status ax_qwen_write(const ax_model_config *c, json_t *json)
 ax_status ax_qwen_moe_window_write(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
+    json_object_del(json, "layer_types");
     if (c->window)
         failed |= json_object_set_new(json, "sliding_window", json_integer(c->window));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");

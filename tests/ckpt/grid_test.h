@@ -5,15 +5,15 @@
 
 #include "ckpt_test.h"
 
-enum { KNOWN_PARAMS = 9 };
+enum { KNOWN_PARAMS = 11 };
 
-/* Parameters that are fused, transposed, of odd sizes, larger than the staging buffer, or have a dim split
- * over more ranks than it has units. */
+/* Parameters that are fused, transposed, spread over an array for each entry of their middle dim, of odd
+ * sizes, larger than the staging buffer, or have a dim split over more ranks than it has units. */
 static const struct {
     const char *name, *key;
     int ndim;
-    int64_t dim[2], unit[2];
-    ax_role role[2];
+    int64_t dim[3], unit[3];
+    ax_role role[3];
     bool transpose;
     int64_t in[2], lo[2];
 } known[KNOWN_PARAMS] = {
@@ -25,6 +25,16 @@ static const struct {
     {"k.b", "m.c_attn.bias", 1, {8}, {4}, {AX_ROLE_INNER}, false, {24}, {8}},
     {"v.b", "m.c_attn.bias", 1, {8}, {4}, {AX_ROLE_INNER}, false, {24}, {16}},
     {"ln", NULL, 1, {6}, {1}, {AX_ROLE_MODEL}, false, {0}, {0}},
+    {"up.w", "m.experts.*.up.weight", 3, {9, 3, 5}, {1, 1, 1}, {AX_ROLE_EXPERT}, false, {9, 5}, {0, 0}},
+    {"down.w",
+     "m.experts.*.down.weight",
+     3,
+     {5, 3, 9},
+     {1, 1, 1},
+     {AX_ROLE_NONE, AX_ROLE_NONE, AX_ROLE_EXPERT},
+     false,
+     {5, 9},
+     {0, 0}},
     {"big",
      "m.big.weight",
      2,
@@ -76,7 +86,8 @@ static inline ax_status known_open(ax_comm *world, ax_grid_size size, int slots,
             continue;
         ax_param_file *f = &m->param[i]->file;
         AX_TRY(ax_strdup(known[i].key, &f->key));
-        f->ndim = known[i].ndim;
+        f->spread = known[i].ndim == 3 ? known[i].dim[1] : 0;
+        f->ndim = f->spread ? 2 : known[i].ndim;
         f->transpose = known[i].transpose;
         memcpy(f->dim, known[i].in, sizeof known[i].in);
         memcpy(f->lo, known[i].lo, sizeof known[i].lo);
@@ -96,10 +107,16 @@ static inline void known_close(known_model *m)
 static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t key, float *out)
 {
     ax_box box = ax_tensor_box(grid, t, ax_grid_rank(grid));
-    int64_t rows = t->ndim == 2 ? box.n[0] : 1, cols = box.n[t->ndim - 1], width = t->dim[t->ndim - 1];
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            *out++ = known_at(key, (t->ndim == 2 ? box.lo[0] + r : 0) * width + box.lo[t->ndim - 1] + c);
+    int64_t n[3] = {1, 1, 1}, lo[3] = {0, 0, 0}, dim[3] = {1, 1, 1};
+    for (int d = 0, to = 3 - t->ndim; d < t->ndim; d++, to++) {
+        n[to] = box.n[d];
+        lo[to] = box.lo[d];
+        dim[to] = t->dim[d];
+    }
+    for (int64_t r = 0; r < n[0]; r++)
+        for (int64_t s = 0; s < n[1]; s++)
+            for (int64_t c = 0; c < n[2]; c++)
+                *out++ = known_at(key, ((lo[0] + r) * dim[1] + lo[1] + s) * dim[2] + lo[2] + c);
 }
 
 /* Sets an array to the values of its key, or, with `wrong`, counts the elements that differ from them. */

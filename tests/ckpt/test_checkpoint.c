@@ -93,7 +93,7 @@ static void any_grid_reads_what_any_wrote(void **state)
     }
 }
 
-/* Model files hold the arrays that ax_param.file describes: fused, transposed, rounded. */
+/* Model files hold the arrays that ax_param.file describes: fused, transposed, spread, rounded. */
 static ax_status layout_of_files(ax_comm *world, void *arg)
 {
     job *j = arg;
@@ -102,7 +102,7 @@ static ax_status layout_of_files(ax_comm *world, void *arg)
     if (ax_comm_rank(world))
         return AX_OK;
     AX_TRY(ax_st_open(at(j->run, "ckpt/step-3"), &st));
-    EXPECT(ax_st_count(st) == 5);
+    EXPECT(ax_st_count(st) == 5 + 2 * 3);
     float c_attn[6][24], bias[24];
     const ax_st_array *a = ax_st_find(st, "m.c_attn.weight");
     EXPECT(a && a->dtype == AX_BF16 && a->dim[0] == 6 && a->dim[1] == 24);
@@ -118,6 +118,14 @@ static ax_status layout_of_files(ax_comm *world, void *arg)
         }
     }
     EXPECT(ax_st_find(st, "ln") && !ax_st_find(st, "q.w"));
+    float up[9][5];
+    a = ax_st_find(st, "m.experts.1.up.weight");
+    EXPECT(a && a->ndim == 2 && a->dim[0] == 9 && a->dim[1] == 5);
+    AX_TRY(ax_st_read(st, a, NULL, NULL, false, AX_F32, up));
+    for (int i = 0; i < 9 * 5; i++) {
+        float w = known_value("up.w", 0, 3, (i / 5 * 3 + 1) * 5 + i % 5);
+        EXPECT(up[i / 5][i % 5] == ax_bf16_to_float(ax_bf16_from_float(w)));
+    }
     ax_st_close(&st);
     return AX_OK;
 }
@@ -130,14 +138,42 @@ static void files_hold_fused_and_transposed(void **state)
 
 /* ---- foreign keys -------------------------------------------------------------------------------- */
 
+/* Lists the arrays of a spread parameter: odd 6: one is missing, 7: there is one more, 8: one has another
+ * shape, 9: they are one array, 10: in both forms. Returns how many there are. */
+static int list_spread(int i, const char *prefix, int odd, ax_st_array *arrays, char keys[][64])
+{
+    const char *key = known[i].key + 2, *star = strchr(key, '*');
+    const int64_t *dim = known[i].dim, count = dim[1] + (odd == 7);
+    int n = 0;
+    for (int64_t e = 0; e < count && odd != 9; e++) {
+        if (odd == 6 && e == 1)
+            continue;
+        snprintf(keys[n], 64, "%s%.*s%d%s", prefix, (int)(star - key), key, (int)e, star + 1);
+        arrays[n] = (ax_st_array){
+            .key = keys[n], .dtype = AX_F32, .ndim = 2, .dim = {dim[0] + (odd == 8 && !e), dim[2]}};
+        n++;
+    }
+    if (odd == 9 || odd == 10) {
+        snprintf(keys[n], 64, "%sall.%s", prefix, known[i].name);
+        arrays[n] =
+            (ax_st_array){.key = keys[n], .dtype = AX_F32, .ndim = 3, .dim = {dim[1], dim[0], dim[2]}};
+        n++;
+    }
+    return n;
+}
+
 static void write_foreign(const char *dir, const char *prefix, int odd)
 {
     static const char *const extra[] = {"h.0.attn.bias", "lm_head.weight", "stranger",  "h.2.x",
                                         "h.2.y",         "h.3.x",          "h.4.attn.z"};
-    ax_st_array arrays[16] = {0};
-    char keys[16][64];
+    ax_st_array arrays[32] = {0};
+    char keys[32][64];
     int n = 0;
     for (int i = 0; i < KNOWN_PARAMS; i++) {
+        if (known[i].ndim == 3) {
+            n += list_spread(i, prefix, odd, arrays + n, keys + n);
+            continue;
+        }
         if (i == 2 || i == 3 || i == 5 || i == 6 || ((odd == 1 || odd == 5) && i == 0))
             continue; /* each fused array once; odd 1 and 5: one array is missing */
         const char *key = known[i].key ? known[i].key + 2 : known[i].name;
@@ -192,6 +228,34 @@ static void left_alone(known_model *m, const char *dir)
     OK(ax_ckpt_read_params(m->set, dir, &tied));
 }
 
+/* Arrays of experts that are missing, too many, misshapen, or there twice; and all experts in one array. */
+static void experts_of_models(known_model *m, const char *dir)
+{
+    write_foreign(dir, "m.", 6);
+    FAILS(AX_ERR_DATA,
+          "2 mismatches:\n  array m.experts.1.up.weight is missing\n  array m.experts.1.down.weight is",
+          ax_ckpt_read_params(m->set, dir, &rules));
+    write_foreign(dir, "", 7);
+    FAILS(AX_ERR_DATA, "array experts.3.up.weight is of an expert that the model does not have",
+          ax_ckpt_read_params(m->set, dir, &rules));
+    write_foreign(dir, "m.", 8);
+    FAILS(AX_ERR_DATA, "array m.experts.0.up.weight has shape [10, 5]; the model needs [9, 5]",
+          ax_ckpt_read_params(m->set, dir, &rules));
+    for (int i = 8; i <= 9; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "m.all.%s", known[i].name);
+        OK(ax_strdup(key, &m->param[i]->file.fused));
+        m->param[i]->file.parts = 1;
+    }
+    write_foreign(dir, "m.", 9);
+    OK(ax_ckpt_read_params(m->set, dir, &rules));
+    write_foreign(dir, "m.", 10);
+    FAILS(AX_ERR_DATA, "array m.all.up.w is a second form of arrays that are there for each expert",
+          ax_ckpt_read_params(m->set, dir, &rules));
+    write_foreign(dir, "m.", 0);
+    OK(ax_ckpt_read_params(m->set, dir, &rules));
+}
+
 static void keys_with_and_without_prefix(void **state)
 {
     ax_comm *self;
@@ -213,6 +277,7 @@ static void keys_with_and_without_prefix(void **state)
     FAILS(AX_ERR_DATA, "m.wte.weight has shape [12, 6]; the model needs [11, 6]",
           ax_ckpt_read_params(m.set, dir, &rules));
     left_alone(&m, dir);
+    experts_of_models(&m, dir);
     m.param[3]->file.lo[1] = 15; /* v overlaps k */
     FAILS(AX_ERR_USAGE, "k.w and v.w overlap", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 17;
@@ -542,11 +607,13 @@ static void differences(void **state)
     snprintf(a, sizeof a, "%s", at(run, "ckpt/step-1"));
     snprintf(b, sizeof b, "%s", at(run, "ckpt/step-2"));
     OK(ax_ckpt_diff_create(a, a, NULL, 0, &d));
-    assert_int_equal(d->n, 3 * 5);
+    /* An array for each expert in model files, a row for each parameter in the optimizer's state. */
+    const int rows = 5 + 2 * 3 + 2 * (5 + 2);
+    assert_int_equal(d->n, rows);
     assert_int_equal(d->differing, 0);
     ax_ckpt_diff_destroy(&d);
     OK(ax_ckpt_diff_create(a, run, NULL, 0, &d)); /* the newest checkpoint of the run is b */
-    assert_int_equal(d->differing, 3 * 5);
+    assert_int_equal(d->differing, rows);
     const ax_ckpt_diff_row *row = row_of(d, "training/exp_avg_sq.ln");
     double max_abs = 0, max_rel = 0;
     for (int i = 0; i < 6; i++) {
@@ -587,7 +654,7 @@ static void differences(void **state)
         "\"BOOL\", \"shape\": [2], \"data_offsets\": [288, 290]}}",
         290);
     OK(ax_ckpt_diff_create(at(a, "model.safetensors"), model, NULL, 0, &d));
-    assert_int_equal(d->n, 6);
+    assert_int_equal(d->n, 6 + 2 * 3);
     assert_int_equal(row_of(d, "ln")->kind, AX_DIFF_VALUES);
     assert_int_equal(row_of(d, "m.wte.weight")->kind, AX_DIFF_DTYPE);
     assert_string_equal(row_of(d, "m.wte.weight")->b, "I32 [11, 6]");

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-const char *const eq_model_names[] = {"gpt2", "grouped", "odd", "scarce", "window", "norms", "lora"};
+const char *const eq_model_names[] = {"gpt2",  "grouped", "odd",     "scarce", "window",
+                                      "norms", "lora",    "mixtral", "sparse", "olmoe"};
 
 /* ---- the models ---------------------------------------------------------------------------------- */
 
@@ -31,6 +32,15 @@ static const struct {
     [EQ_WINDOW] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.attn = 0.1}, false, {0}},
     [EQ_NORMS] = {"qwen3", 2, 32, 4, 2, 16, 40, 56, 0, {.resid = 0.1}, true, {true, true, true}},
     [EQ_LORA] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.resid = 0.1}, true, {.mlp = true}},
+    [EQ_MIXTRAL] = {"mixtral", 2, 24, 4, 2, 0, 20, 40, 4, {.resid = 0.1}, false, {true, true, true}},
+    [EQ_SPARSE] = {"qwen3_moe", 3, 16, 2, 2, 12, 24, 40, 0, {0}, true, {true, true, true}},
+    [EQ_OLMOE] = {"olmoe", 2, 18, 6, 2, 4, 13, 29, 0, {0}, false, {true, true, true}},
+};
+
+static const ax_model_experts experts[EQ_MODELS] = {
+    [EQ_MIXTRAL] = {.n = 5, .top_k = 2, .renormalize = true, .step = 1, .balance = 0.1, .z_loss = 0.05},
+    [EQ_SPARSE] = {.n = 9, .top_k = 1, .ffn = 7, .step = 2, .balance = 0.2},
+    [EQ_OLMOE] = {.n = 3, .top_k = 3, .renormalize = true, .step = 1, .z_loss = 0.1},
 };
 
 static ax_status make_config(eq_model model, ax_model_config *out)
@@ -49,6 +59,7 @@ static ax_status make_config(eq_model model, ax_model_config *out)
     out->dropout = shapes[model].dropout;
     out->tie = shapes[model].tie;
     out->no_bias = shapes[model].no_bias;
+    out->experts = experts[model];
     out->seq_len = EQ_T;
     out->init_std = 0.2;
     out->norm_eps = 1e-5;

@@ -23,6 +23,9 @@ typedef enum eq_model {
     EQ_WINDOW,
     EQ_NORMS,
     EQ_LORA,
+    EQ_MIXTRAL, /* experts in all blocks, both losses of routers */
+    EQ_SPARSE,  /* experts in one block of three, one for each token */
+    EQ_OLMOE,   /* all experts for each token, norms over all heads */
     EQ_MODELS
 } eq_model;
 extern const char *const eq_model_names[];

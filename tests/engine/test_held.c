@@ -13,7 +13,7 @@
 
 /* ---- engines on grids ---------------------------------------------------------------------------- */
 
-enum { GPT2, GROUPED, LORA, MODELS };
+enum { GPT2, GROUPED, LORA, EXPERTS, MODELS };
 
 typedef struct job {
     ax_grid_size grid;
@@ -24,14 +24,14 @@ typedef struct job {
     size_t planned; /* result: the plan of the largest rank */
 } job;
 
-/* Returns a tied GPT-2; a Llama whose heads share keys; the same with low-rank updates. Widths are odd, so
- * that the boxes of ranks differ. */
+/* Returns a tied GPT-2; a Llama whose heads share keys; the same with low-rank updates, and with experts.
+ * Widths are odd, so that the boxes of ranks differ. */
 static ax_status make_config(int model, ax_model_config *out)
 {
     *out = tiny(0.1);
     if (model == GPT2)
         return AX_OK;
-    AX_TRY(ax_family_find("llama", &out->family));
+    AX_TRY(ax_family_find(model == EXPERTS ? "qwen3_moe" : "llama", &out->family));
     out->hidden = 24;
     out->heads = 4;
     out->kv_heads = 2;
@@ -40,6 +40,8 @@ static ax_status make_config(int model, ax_model_config *out)
     out->rope.theta = 10000;
     out->activation = AX_SILU;
     out->tie = false;
+    if (model == EXPERTS)
+        out->experts = (ax_model_experts){.n = 5, .top_k = 2, .ffn = 9, .step = 1, .balance = 0.1};
     for (int m = 0; m < AX_MATRIX_COUNT && model == LORA; m++)
         out->low_rank[m] = (ax_low_rank){.rank = 3, .scale = 2, .dropout = 0.1};
     return AX_OK;

@@ -56,6 +56,18 @@ static void stages_of_one_rank(void **state)
          .micro_batches = 4,
          .compute = AX_F32,
          .family = PIPE_QWEN3},
+        {.grid = {{1, 1, 1, 3, 1}},
+         .schedule = MESSAGE,
+         .micro_batches = 4,
+         .postpone = 1,
+         .compute = AX_F32,
+         .family = PIPE_EXPERTS},
+        {.grid = {{1, 2, 1, 2, 1}},
+         .schedule = INTERLEAVED,
+         .micro_batches = 4,
+         .recompute = 1,
+         .compute = AX_BF16,
+         .family = PIPE_EXPERTS},
     };
     check_setups(all, AX_COUNT(all));
 }

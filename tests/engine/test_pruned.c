@@ -133,7 +133,7 @@ static void grids_have_the_bits_of_masked_dense_training(void **state)
                                         .compute = dtypes[k % 3],
                                         .density = densities[(n + k) % 4],
                                         .optim = n % 5 ? "adamw" : "sgd",
-                                        .family = (pipe_family)(n % PIPE_FAMILIES),
+                                        .family = (pipe_family)(n % PIPE_EXPERTS),
                                         .more = k % 3 == 2 ? 12 : 0,
                                         .unclipped = true};
                         if (n % every == 7 % every)

@@ -299,7 +299,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int6
     return store_all(ctx, s, ax_engine_params(engine), out);
 }
 
-static const char *const families[PIPE_FAMILIES] = {"gpt2", "llama", "qwen3"};
+static const char *const families[PIPE_FAMILIES] = {"gpt2", "llama", "qwen3", "qwen3_moe"};
 
 static ax_status make_config(const pipe_setup *s, ax_model_config *out)
 {
@@ -321,7 +321,10 @@ static ax_status make_config(const pipe_setup *s, ax_model_config *out)
         out->rope.theta = 10000;
         out->activation = AX_SILU;
     }
-    if (s->family == PIPE_QWEN3) {
+    if (s->family == PIPE_EXPERTS)
+        out->experts = (ax_model_experts){
+            .n = 5, .top_k = 2, .ffn = 9, .renormalize = true, .step = 2, .balance = 0.1, .z_loss = 0.1};
+    if (s->family >= PIPE_QWEN3) {
         out->heads = 4;
         out->kv_heads = 2;
         out->head_norms = true;

@@ -9,7 +9,7 @@
 
 enum { PIPE_STEPS = 3, PIPE_RANKS = 8, PIPE_ORDER = 240, PIPE_TEXT = 240 };
 
-typedef enum pipe_family { PIPE_GPT2, PIPE_LLAMA, PIPE_QWEN3, PIPE_FAMILIES } pipe_family;
+typedef enum pipe_family { PIPE_GPT2, PIPE_LLAMA, PIPE_QWEN3, PIPE_EXPERTS, PIPE_FAMILIES } pipe_family;
 
 enum {
     MESSAGE = AX_PIPE_MESSAGE,

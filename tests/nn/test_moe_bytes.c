@@ -1,0 +1,114 @@
+/* The bytes that a layer with experts communicates along x and y, counted by the communicators, equal the
+ * closed forms exactly: they depend neither on the experts' number nor on their widths, nor on how many a
+ * token chooses, except for the gradients of the choices' weights. S is the bytes of a rank's tokens, [n,
+ * width]. forward    along y: all-gather of the tokens and reduce-scatter of the result, each (y-1)/y · S;
+ *              along x: all-reduce of what is left, 2(x-1)/x · S/y
+ *   backward   the same, and the all-reduce of n · top_k numbers along x and y together */
+#include "axonn/nn.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+enum { WIDTH = 24, ROWS = 8, T = 3 };
+
+typedef struct moe_case {
+    ax_grid_size grid;
+    int64_t ffn, experts, top_k;
+    ax_dtype compute;
+} moe_case;
+
+static ax_status run_layer(ax_ctx *ctx, ax_layer *net)
+{
+    ax_param_set *set;
+    ax_frame *frame;
+    ax_tensor x, y, dx;
+    ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
+    ax_tensor like = ax_tensor_make(ctx->compute, 3, (int64_t[]){ROWS, T, WIDTH}, NULL, &layout);
+    AX_TRY(ax_layer_param_set(net, 0, &set));
+    AX_TRY(ax_param_set_init(set));
+    AX_TRY(ax_frame_create(ctx, 1 << 20, &frame));
+    AX_TRY(ax_param_set_zero_grad(set));
+    AX_TRY(ax_frame_begin(frame, "train", AX_MODE_TRAIN, NULL));
+    AX_TRY(ax_frame_alloc(frame, &like, &x));
+    ax_fill_args fill = {.n = ax_tensor_count(ctx->grid, &x), .value = 0.5, .y = x.data, .dtype = x.dtype};
+    AX_TRY(ax_run_fill(ctx->stream, &fill));
+    AX_TRY(ax_layer_forward(net, frame, &x, &y));
+    AX_TRY(ax_layer_backward(net, frame, &y, &dx));
+    ax_status status = ax_frame_at_end(frame, NULL, NULL);
+    ax_frame_destroy(&frame);
+    ax_param_set_destroy(&set);
+    return status;
+}
+
+static ax_status expect(const ax_grid *grid, const char *where, ax_axisset axes, int64_t want)
+{
+    int64_t have = ax_grid_effective(grid, axes) == axes ? traffic_along(grid, axes).bytes : 0;
+    AX_CHECK(have == want, AX_ERR_INTERNAL, "%lld bytes went along %s, the closed form says %lld",
+             (long long)have, where, (long long)want);
+    return AX_OK;
+}
+
+static ax_status compare(const ax_grid *grid, const moe_case *c)
+{
+    const int x = c->grid.of[AX_X], y = c->grid.of[AX_Y], xy = x * y;
+    const int64_t n = ROWS / c->grid.of[AX_DATA] * T, bytes = n * WIDTH * (int64_t)ax_dtype_size(c->compute),
+                  weights =
+                      2 * n * c->top_k * (int64_t)ax_dtype_size(ax_dtype_accum(c->compute)) * (xy - 1) / xy,
+                  along_x = 2 * (2 * bytes / y * (x - 1) / x), along_y = 2 * (2 * bytes * (y - 1) / y);
+    const ax_axisset of_x = 1u << AX_X, of_y = 1u << AX_Y;
+    AX_TRY(expect(grid, "x", of_x, x > 1 ? along_x + (y > 1 ? 0 : weights) : 0));
+    AX_TRY(expect(grid, "y", of_y, y > 1 ? along_y + (x > 1 ? 0 : weights) : 0));
+    return expect(grid, "x and y", of_x | of_y, x > 1 && y > 1 ? weights : 0);
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    const moe_case *c = arg;
+    ax_ctx *ctx;
+    AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
+    ax_layer *net = ax_moe(ctx, "m",
+                           &(ax_moe_config){.width = WIDTH,
+                                            .ffn = c->ffn,
+                                            .experts = c->experts,
+                                            .top_k = c->top_k,
+                                            .activation = AX_SILU,
+                                            .init_std = 0.1,
+                                            .down_init_std = 0.1});
+    ax_status status = net ? run_layer(ctx, net) : ax_error_status();
+    if (status == AX_OK)
+        status = compare(ctx->grid, c);
+    ax_layer_destroy(&net);
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static void experts_send_the_bytes_of_the_closed_forms(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = {{7, 3, 1}, {40, 9, 2}, {5, 4, 4}}; /* inner width, experts, chosen */
+    for (int x = 1; x <= 4; x++)
+        for (int y = 1; x * y <= 8; y++)
+            for (size_t i = 0; i < AX_COUNT(sizes); i++) {
+                if (WIDTH % y || (WIDTH / y) % x || (ROWS * T * WIDTH / y) % x)
+                    continue;
+                moe_case c = {.grid = {{x, y, 1, 1, x * y <= 4 ? 2 : 1}},
+                              .ffn = sizes[i][0],
+                              .experts = sizes[i][1],
+                              .top_k = sizes[i][2],
+                              .compute = i % 2 ? AX_F32 : AX_BF16};
+                if (ax_comm_threads_run(grid_ranks(c.grid), run_rank, &c) != AX_OK)
+                    fail_msg("x=%d y=%d, %lld of %lld: %s", x, y, (long long)c.top_k, (long long)c.experts,
+                             ax_error_message());
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_send_the_bytes_of_the_closed_forms)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

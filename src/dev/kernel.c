@@ -522,8 +522,9 @@ ROW(combine, dtype, TAKES(dtype, ACTIVATION), REAL(a->n) * REAL(a->cols) * REAL(
     IN(a->x, T, DENSE(a->n * a->top_k, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),
     OUT(a->y, T, DENSE(a->n, a->cols)));
 
-/* The matrices of all groups: how many elements they have, and how far they extend. */
-#define GROUPS(rows, cols, ld) a->groups *(rows) * (cols), groups_span(a, span(rows, cols, ld))
+/* The matrices of groups: how many elements those of `n` groups have, and how far all extend. Rows meet at most as
+ * many matrices as there are rows. */
+#define GROUPS(n, rows, cols, ld) (n) * (rows) * (cols), groups_span(a, span(rows, cols, ld))
 
 ROW(gemm_grouped, accumulate,
     TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_grouped(a)),
@@ -531,11 +532,11 @@ ROW(gemm_grouped, accumulate,
     IN(a->bounds, AX_I32, VECTOR(a->groups + 1)),
     IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
     IN(a->trans_a ? a->b : NULL, T, MATRIX(a->k, a->n, a->ldb)),
-    IN(a->trans_a ? NULL : a->b, T, GROUPS(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
+    IN(a->trans_a ? NULL : a->b, T, GROUPS(ax_min(a->groups, a->m), a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->trans_a ? NULL : a->c, a->c_dtype,
             MATRIX(a->m, a->n, a->ldc)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->trans_a ? a->c : NULL, a->c_dtype,
-            GROUPS(a->m, a->n, a->ldc)));
+            GROUPS(a->groups, a->m, a->n, a->ldc)));
 
 #define LOGITS MATRIX(a->rows, a->vocab, a->ld)
 

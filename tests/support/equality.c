@@ -148,6 +148,9 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         AX_TRY(ax_engine_result(engine, &result));
         EXPECT(result.finite);
         r->loss[i] = result.loss;
+        r->load[i] = result.expert_load;
+        r->balance = i ? r->balance : result.balance_loss;
+        r->z = i ? r->z : result.z_loss;
         if (i == 0) {
             r->norm = result.grad_norm;
             AX_TRY(take_gradients(ctx, ax_engine_params(engine), result.loss_scale, r));
@@ -320,6 +323,12 @@ ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_boun
     char text[160];
     describe(a, text);
     double loss = eq_worst_loss_gap(a, serial), norm = relative(a->norm, serial->norm);
+    const bool routers =
+        relative(a->balance, serial->balance) <= loss_bound && relative(a->z, serial->z) <= loss_bound;
+    AX_CHECK(
+        !memcmp(a->load, serial->load, (size_t)a->steps * sizeof *a->load) && (!serial->balance || routers),
+        AX_ERR_INTERNAL, "%s: experts have other loads, or the losses of routers differ by %.1e and %.1e",
+        text, relative(a->balance, serial->balance), relative(a->z, serial->z));
     AX_CHECK(loss <= loss_bound && norm <= loss_bound, AX_ERR_INTERNAL,
              "%s: losses off by %.1e, the norm by %.1e", text, loss, norm);
     AX_CHECK(a->params == serial->params, AX_ERR_INTERNAL, "%s: %d parameters", text, a->params);

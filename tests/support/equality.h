@@ -45,6 +45,7 @@ typedef struct eq_run {
     uint64_t seed;
     /* results, stored by rank 0: */
     double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients are those of step 1 */
+    double load[EQ_MOST_STEPS], balance, z; /* expert_load of each step; losses of routers in step 1 */
     int params;
     char *name[EQ_PARAMS];
     double *grad[EQ_PARAMS];
@@ -65,9 +66,9 @@ void eq_free(eq_run *r);
 double eq_worst_loss_gap(const eq_run *a, const eq_run *serial);
 double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
 
-/* Fails unless losses, norm and gradients of `a` are within the bounds. The difference of a gradient's
- * element is relative to the root mean square of its tensor, or to 1e-3 of that of all gradients if this is
- * larger. */
+/* Fails unless losses, norm and gradients of `a` are within the bounds, and the loads of experts, which
+ * follow from the choices, are equal. The difference of a gradient's element is relative to the root mean
+ * square of its tensor, or to 1e-3 of that of all gradients if this is larger. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 /* Returns the largest relative error of the gradient of a matrix: the norm of its difference from that of

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times a layer with experts beside a dense MLP of the same active parameters, and beside transformers' layer.
 
-Forward and backward in bf16 on this machine's cores, accumulating into gradients that are there. The sides take turns:
+Forward and backward in bf16 (transformers: --peer-dtype) on this machine's cores, accumulating into gradients that are there. The sides take turns:
 axonn's layer, axonn's dense MLP (build/bench_experts), transformers' Qwen3MoeSparseMoeBlock with experts_implementation
 "grouped_mm", and its Qwen3MoeMLP. Prints medians, minima and maxima, and ratios of axonn's time to the others'.
-Usage:  cmake --build build --target bench_experts && python3 bench/experts.py [--rounds N] [--threads N] [CASE...]
+Usage:  cmake --build build --target bench_experts && python3 bench/experts.py [--rounds N] [--threads N] [--peer-dtype float32] [CASE...]
 """
 
 import argparse
@@ -23,16 +23,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Peer:
-    def __init__(self, case, dense):
+    def __init__(self, case, dense, dtype):
         experts, k, d, f, rows = case
         config = transformers.Qwen3MoeConfig(hidden_size=d, intermediate_size=k * f, moe_intermediate_size=f,
                                              num_experts=experts, num_experts_per_tok=k, norm_topk_prob=True)
         config._experts_implementation = "grouped_mm"
-        self.net = (qwen.Qwen3MoeMLP(config, k * f) if dense else qwen.Qwen3MoeSparseMoeBlock(config)).bfloat16()
+        self.net = (qwen.Qwen3MoeMLP(config, k * f) if dense else qwen.Qwen3MoeSparseMoeBlock(config)).to(dtype)
         with torch.no_grad():
             for p in self.net.parameters():
                 p.normal_(0, 0.02)
-        self.x = torch.randn(1, rows * experts // k, d, dtype=torch.bfloat16, requires_grad=True)
+        self.x = torch.randn(1, rows * experts // k, d, dtype=dtype, requires_grad=True)
         self.dy = torch.randn_like(self.x)
 
     def round(self):
@@ -63,13 +63,15 @@ def main():
     parser.add_argument("case", type=int, nargs="*", default=list(range(len(CASES))))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peer-dtype", default="bfloat16", help="float32 is faster in PyTorch on processors without bf16")
     args = parser.parse_args()
+    dtype = getattr(torch, args.peer_dtype)
     torch.set_num_threads(args.threads)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.threads} threads")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.threads} threads, peer in {args.peer_dtype}")
     for number in args.case:
         case = CASES[number]
         sides = {"experts": Ours(case, False, args.threads), "dense": Ours(case, True, args.threads),
-                 "transformers": Peer(case, False), "transformers dense": Peer(case, True)}
+                 "transformers": Peer(case, False, dtype), "transformers dense": Peer(case, True, dtype)}
         times = {name: [] for name in sides}
         for turn in range(args.rounds + 1):
             for name, side in sides.items():

@@ -8,8 +8,8 @@
  * maximum rate of at least RUNS runs, and the ideal time as a share of the median time. The ideal time is the
  * larger of flops/peak and bytes/stream; a share above 100 % means that operands stay in a cache. Operands
  * are normally distributed numbers. Time is measured from launch to completion; a run on a GPU is as many
- * launches as take a millisecond. FILTER selects the lines that contain it. With "tiny" all shapes are tiny,
- * to try out the program on an emulated GPU. */
+ * launches as take a millisecond. A grouped GEMM and a gemm of the same operations take turns. FILTER selects
+ * the lines that contain it. With "tiny" all shapes are tiny, to try out the program on an emulated GPU. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -23,6 +23,7 @@ typedef struct shapes {
     double seconds;    /* minimum time per case */
     int64_t tokens[2]; /* numbers of rows of GEMMs; all other kernels use the larger one */
     int64_t width, ffn, vocab, updated;
+    int64_t experts[2][3]; /* layers with experts: their number, width, inner width */
     struct {
         int64_t batch, t, h, g, d;
     } attention[7];
@@ -37,6 +38,7 @@ static const shapes of_processors = {.seconds = 0.25,
                                      .ffn = 3072,
                                      .vocab = 50257,
                                      .updated = 16 << 20,
+                                     .experts = {{8, 768, 2048}, {64, 1024, 512}},
                                      .attention = {{8, 256, 6, 6, 64},
                                                    {4, 256, 12, 12, 64},
                                                    {1, 1024, 12, 12, 64},
@@ -52,6 +54,7 @@ static const shapes of_gpus = {.seconds = 0.25,
                                .ffn = 6400,
                                .vocab = 50257,
                                .updated = 512 << 20,
+                               .experts = {{8, 768, 2048}, {64, 1024, 512}},
                                .attention = {{16, 1024, 25, 25, 64},
                                              {16, 1024, 12, 12, 64},
                                              {4, 4096, 32, 32, 128},
@@ -63,6 +66,7 @@ static const shapes tiny = {.tokens = {16, 32},
                             .ffn = 128,
                             .vocab = 515,
                             .updated = 1 << 14,
+                            .experts = {{2, 64, 32}, {4, 32, 64}},
                             .attention = {{2, 32, 2, 2, 32}, {1, 64, 4, 2, 64}},
                             .generation = {2, {16, 64}, 2, 32},
                             .memory = (size_t)64 << 20};
@@ -109,26 +113,49 @@ static double time_launches(bench *b, ax_kernel kernel, const void *args, int la
     return (seconds(b) - start) / launches;
 }
 
-static void run_case(bench *b, const char *name, ax_kernel kernel, const void *args, ax_dtype dtype)
+/* A case: its kernel, and the times measured so far. */
+typedef struct timed {
+    const char *name;
+    ax_kernel kernel;
+    const void *args;
+    double t[MAX_RUNS];
+} timed;
+
+static void print_case(bench *b, timed *c, int n, ax_dtype dtype)
 {
-    double t[MAX_RUNS], flops, bytes;
-    int n = 0, launches = 1;
-    ax_kernel_cost(kernel, args, &flops, &bytes);
-    time_launches(b, kernel, args, 1);
-    if (b->dev->ops.wait)
-        launches += (int)(1e-3 / time_launches(b, kernel, args, 1));
-    double begin = ax_now();
-    while (n < RUNS || (n < MAX_RUNS && ax_now() - begin < b->shapes->seconds))
-        t[n++] = time_launches(b, kernel, args, launches);
-    ax_spread spread = ax_spread_of(t, n);
+    double flops, bytes;
+    ax_kernel_cost(c->kernel, c->args, &flops, &bytes);
+    ax_spread spread = ax_spread_of(c->t, n);
     double peak = dtype == AX_BF16 ? b->peak_bf16 : b->peak_f32;
     double by_flops = peak > 0 ? flops / peak : 0, by_bytes = bytes / b->stream_rate,
            work = by_flops > by_bytes ? flops : bytes;
     double ideal = by_flops > by_bytes ? by_flops : by_bytes;
-    printf("%-44s %9.1f us %8.1f %s [%.1f, %.1f] %4.0f %%\n", name, spread.median * 1e6,
+    printf("%-44s %9.1f us %8.1f %s [%.1f, %.1f] %4.0f %%\n", c->name, spread.median * 1e6,
            work / spread.median * 1e-9, by_flops > by_bytes ? "GFLOP/s" : "GB/s   ", work / spread.max * 1e-9,
            work / spread.min * 1e-9, 100 * ideal / spread.median);
     fflush(stdout);
+}
+
+/* Times cases, which take turns, and prints a line for each. */
+static void run_cases(bench *b, timed *cases, int count, ax_dtype dtype)
+{
+    int n = 0, launches[2] = {1, 1};
+    for (int i = 0; i < count; i++) {
+        time_launches(b, cases[i].kernel, cases[i].args, 1);
+        if (b->dev->ops.wait)
+            launches[i] += (int)(1e-3 / time_launches(b, cases[i].kernel, cases[i].args, 1));
+    }
+    double begin = ax_now();
+    for (; n < RUNS || (n < MAX_RUNS && ax_now() - begin < count * b->shapes->seconds); n++)
+        for (int i = 0; i < count; i++)
+            cases[i].t[n] = time_launches(b, cases[i].kernel, cases[i].args, launches[i]);
+    for (int i = 0; i < count; i++)
+        print_case(b, &cases[i], n, dtype);
+}
+
+static void run_case(bench *b, const char *name, ax_kernel kernel, const void *args, ax_dtype dtype)
+{
+    run_cases(b, &(timed){name, kernel, args, {0}}, 1, dtype);
 }
 
 /* Allocates memory for an operand. The next case releases it. */
@@ -223,6 +250,73 @@ static void bench_gemms(bench *b, ax_dtype dtype)
     }
     bench_gemm(b, dtype, 1, s->ffn, s->width, false, true, "generation");
     bench_gemm(b, dtype, 1, s->vocab, s->width, false, true, "generation");
+}
+
+/* A grouped GEMM of experts, whose matrices lie in one another's rows, beside a gemm of the same operations:
+ * all rows by one matrix. For gradients of weights, which are added to those that are there, the gemm
+ * computes as many gradients from as many rows as one expert has. */
+static void bench_experts(bench *b, ax_dtype dtype, int64_t experts, int64_t rows, int64_t out, int64_t in,
+                          bool grad)
+{
+    char name[2][96];
+    for (int i = 0; i < 2; i++)
+        snprintf(name[i], sizeof name[i], "%s %s %lldx%lld, %lld x %lld%s", i ? "gemm" : "gemm_grouped",
+                 ax_dtype_name(dtype), (long long)out, (long long)in, (long long)experts, (long long)rows,
+                 grad ? " dw +=" : "");
+    if (!start_case(b, name[0]))
+        return;
+    const int64_t all = experts * rows;
+    ax_gemm_grouped_args a = {.m = all, .n = out, .k = in, .groups = experts, .lda = in, .ldc = out};
+    a.dtype = a.c_dtype = dtype, a.ldb = experts * in, a.stride = in, a.trans_b = true;
+    if (grad)
+        a = (ax_gemm_grouped_args){.m = out,
+                                   .n = in,
+                                   .k = all,
+                                   .groups = experts,
+                                   .lda = out,
+                                   .ldb = in,
+                                   .ldc = experts * in,
+                                   .stride = in,
+                                   .dtype = dtype,
+                                   .c_dtype = AX_F32,
+                                   .trans_a = true,
+                                   .accumulate = true};
+    a.a = operand(b, dtype, all * a.lda);
+    a.b = operand(b, dtype, grad ? all * in : experts * out * in);
+    a.c = operand(b, a.c_dtype, grad ? experts * out * in : all * out);
+    a.bounds = integers(b, experts + 1, rows, all + 1);
+    ax_gemm_args one = {.m = a.m,
+                        .n = a.n,
+                        .k = a.k,
+                        .a = a.a,
+                        .b = a.b,
+                        .c = a.c,
+                        .lda = a.lda,
+                        .ldc = a.ldc,
+                        .dtype = a.dtype,
+                        .c_dtype = a.c_dtype,
+                        .trans_a = a.trans_a,
+                        .trans_b = a.trans_b,
+                        .accumulate = a.accumulate};
+    one.ldb = in;
+    if (grad) /* all gradients, [out, experts·in], from `rows` rows */
+        one.n = one.ldb = experts * in, one.k = rows;
+    timed both[] = {{name[0], AX_K_gemm_grouped, &a, {0}}, {name[1], AX_K_gemm, &one, {0}}};
+    run_cases(b, both, 2, dtype);
+}
+
+/* The GEMMs of layers with experts: gate and up, down, and the gradients of their weights. */
+static void bench_grouped(bench *b, ax_dtype dtype)
+{
+    const int64_t rows[] = {256, 64};
+    for (int s = 0; s < 2; s++)
+        for (int r = 0; r < 2; r++)
+            for (int grad = 0; grad < 2; grad++) {
+                const int64_t *size = b->shapes->experts[s];
+                int64_t count = ax_min(rows[r], b->shapes->tokens[r ? 0 : 1]);
+                bench_experts(b, dtype, size[0], count, 2 * size[2], size[1], grad);
+                bench_experts(b, dtype, size[0], count, size[1], size[2], grad);
+            }
 }
 
 static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, int64_t h, int64_t g,
@@ -533,6 +627,7 @@ int main(int argc, char **argv)
     for (int d = 0; d < 2; d++) {
         ax_dtype dtype = d ? AX_BF16 : AX_F32;
         bench_gemms(&b, dtype);
+        bench_grouped(&b, dtype);
         for (size_t i = 0; i < AX_COUNT(b.shapes->attention) && b.shapes->attention[i].t; i++)
             bench_attention(&b, dtype, b.shapes->attention[i].batch, b.shapes->attention[i].t,
                             b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);

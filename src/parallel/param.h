@@ -11,6 +11,7 @@
  *   param_sums.c    sums of squares of gradients and weights
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
  *   param_grad.c    accumulation and reduction of gradients
+ *   accumulate.c    gradients that are contractions
  *   param_tied.c    parameters that two pipeline stages have */
 #ifndef AXONN_PARALLEL_PARAM_H
 #define AXONN_PARALLEL_PARAM_H
@@ -181,6 +182,11 @@ AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grad(ax_param *p);
 AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
+
+/* param_grad.c. Finds the memory for n contributions in the layouts produced[i], as ax_param_grad_target
+ * does, and sets `out` and `fresh`. param[i] NULL: there is no such contribution. */
+AX_MUST_CHECK ax_status ax_param_grad_targets(ax_frame *frame, int n, void *const *param,
+                                              const ax_layout *produced, ax_tensor *out, bool *fresh);
 
 /* Make and free the tables that list the arrays whose squares kernel sumsq sums. */
 AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);

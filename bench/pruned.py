@@ -13,17 +13,16 @@ KEY=VALUE: keys of the configuration, for all runs.
 import argparse
 import array
 import json
-import math
 import pathlib
 import random
 import shutil
 import struct
 
+from chart import COLOURS, chart
 from memorize import call
 from scaling import positive
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COLOURS = ["#c0392b", "#2471a3", "#1e8449", "#b7950b", "#7d3c98"]
 
 
 def arguments():
@@ -124,35 +123,9 @@ def prune(args, model, kind, density):
 def picture(args, curves):
     """Draws perplexities, on a logarithmic scale, over the steps since pruning: from the first evaluation after it on,
     because a random mask alone may raise them by many powers of ten."""
-    curves = {name: curve[1:] for name, curve in curves.items()}
-    width, height, left, top, bottom = 640, 400, 60, 20, 50
-    every = [p for curve in curves.values() for _step, p in curve]
-    low, high = math.log(min(every)) - 0.02, math.log(max(every)) + 0.02
-
-    def x_of(step):
-        return left + step / args.more * (width - left - 20)
-
-    def y_of(p):
-        return height - bottom - (math.log(p) - low) / (high - low) * (height - bottom - top)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-           f'font-size="13"><rect width="{width}" height="{height}" fill="white"/>']
-    for p in [a * 10**b for b in range(6) for a in range(1, 10)]:
-        if low < math.log(p) < high:
-            out.append(f'<path d="M{left} {y_of(p):.1f} H{width - 20}" stroke="#ddd"/><text x="{left - 8}" '
-                       f'y="{y_of(p) + 4:.1f}" text-anchor="end">{p}</text>')
-    for step in (args.more * i // 4 for i in range(5)):
-        out.append(f'<text x="{x_of(step):.1f}" y="{height - 30}" text-anchor="middle">{step}</text>')
-    for i, (name, curve) in enumerate(curves.items()):
-        colour = COLOURS[(i + 1) // 2 % len(COLOURS)]
-        dash = ' stroke-dasharray="5 4"' if name.startswith("random") else ""
-        points = " ".join(f"{x_of(step):.1f},{y_of(p):.1f}" for step, p in curve)
-        y = top + 18 * (i + 1)
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-                   f'<path d="M{width - 170} {y - 4} h28" stroke="{colour}" stroke-width="2"{dash}/>'
-                   f'<text x="{width - 136}" y="{y}" fill="{colour}">{name}</text>')
-    out.append(f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">steps after pruning; perplexity on '
-               f'validation text</text></svg>\n')
-    return "\n".join(out)
+    drawn = {name: (curve[1:], COLOURS[(i + 1) // 2 % len(COLOURS)], name.startswith("random"))
+             for i, (name, curve) in enumerate(curves.items())}
+    return chart((drawn, "steps after pruning; perplexity on validation text", True, args.more, (None, None)))
 
 
 def main():

@@ -47,7 +47,10 @@ AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int6
 
 /* A GEMM of a step: all calls that differ only in the addresses of their operands. */
 typedef struct bench_gemm {
-    ax_gemm_args args; /* its pointers are all NULL */
+    ax_gemm_args
+        args; /* its pointers are all NULL; of a grouped GEMM, the arguments that it shares with others */
+    int64_t groups;    /* 0: a GEMM; above 0: a grouped GEMM of so many groups */
+    int64_t stride;    /* of a grouped GEMM */
     bool bias;         /* true: args.bias was not NULL in the step */
     bool preact;       /* true: args.preact, the preactivation, was not NULL in the step */
     bool sums;         /* true: args.col_sums, the sums of the columns of a, was not NULL in the step */
@@ -78,6 +81,8 @@ typedef struct bench_gemms {
  * bench_gemms_fini, also after an error. Collective along world. */
 AX_MUST_CHECK ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out);
 void bench_gemms_fini(bench_gemms *gemms);
+/* FLOPs of a call. */
+double bench_gemm_flops(const bench_gemm *gemm);
 
 /* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct bench_token_times {

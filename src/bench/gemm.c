@@ -13,29 +13,76 @@ typedef struct finding {
     ax_status status;
 } finding;
 
-/* Returns true if *p and the call with the arguments *b are the same GEMM: all arguments but the addresses of
- * the operands are equal, and the same optional operands (bias, preactivation, sums) are given. */
-static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
+/* Returns true if two GEMMs have the same arguments, but for the addresses of the operands, and the same
+ * optional operands (bias, preactivation, sums). */
+static bool same_gemm(const bench_gemm *p, const bench_gemm *q)
 {
-    const ax_gemm_args *a = &p->args;
-    return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
+    const ax_gemm_args *a = &p->args, *b = &q->args;
+    return p->bias == q->bias && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
            a->ldb == b->ldb && a->ldc == b->ldc && a->dtype == b->dtype && a->c_dtype == b->c_dtype &&
            a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
-           a->epilogue == b->epilogue && a->kind == b->kind && p->preact == (b->preact != NULL) &&
-           p->sums == (b->col_sums != NULL) && a->accumulate_sums == b->accumulate_sums;
+           a->epilogue == b->epilogue && a->kind == b->kind && p->preact == q->preact && p->sums == q->sums &&
+           a->accumulate_sums == b->accumulate_sums && p->groups == q->groups && p->stride == q->stride;
 }
 
-static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
+static bench_gemm gemm_of(const ax_gemm_args *args)
 {
-    AX_TRY(ax_list_grow(&all->gemm, (size_t)all->n, sizeof *all->gemm));
-    all->gemm[all->n] = (bench_gemm){.args = *args,
-                                     .bias = args->bias != NULL,
-                                     .preact = args->preact != NULL,
-                                     .sums = args->col_sums != NULL,
-                                     .calls = 1};
-    ax_gemm_args *mine = &all->gemm[all->n++].args;
-    mine->a = mine->b = mine->bias = mine->c = mine->preact = mine->col_sums = NULL;
-    return AX_OK;
+    bench_gemm p = {.args = *args,
+                    .bias = args->bias != NULL,
+                    .preact = args->preact != NULL,
+                    .sums = args->col_sums != NULL,
+                    .calls = 1};
+    p.args.a = p.args.b = p.args.bias = p.args.c = p.args.preact = p.args.col_sums = NULL;
+    return p;
+}
+
+static bench_gemm of_groups(const ax_gemm_grouped_args *g)
+{
+    return (bench_gemm){.args = {.m = g->m,
+                                 .n = g->n,
+                                 .k = g->k,
+                                 .lda = g->lda,
+                                 .ldb = g->ldb,
+                                 .ldc = g->ldc,
+                                 .dtype = g->dtype,
+                                 .c_dtype = g->c_dtype,
+                                 .trans_a = g->trans_a,
+                                 .trans_b = g->trans_b,
+                                 .accumulate = g->accumulate},
+                        .groups = g->groups,
+                        .stride = g->stride,
+                        .calls = 1};
+}
+
+/* Returns the call of a grouped GEMM, with the operands of `mine`. */
+static ax_gemm_grouped_args grouped(const bench_gemm *p, const ax_gemm_args *mine, const int32_t *bounds)
+{
+    return (ax_gemm_grouped_args){.m = mine->m,
+                                  .n = mine->n,
+                                  .k = mine->k,
+                                  .groups = p->groups,
+                                  .a = mine->a,
+                                  .b = mine->b,
+                                  .bounds = bounds,
+                                  .c = (void *)(uintptr_t)mine->c,
+                                  .lda = mine->lda,
+                                  .ldb = mine->ldb,
+                                  .ldc = mine->ldc,
+                                  .stride = p->stride,
+                                  .dtype = mine->dtype,
+                                  .c_dtype = mine->c_dtype,
+                                  .trans_a = mine->trans_a,
+                                  .trans_b = mine->trans_b,
+                                  .accumulate = mine->accumulate};
+}
+
+double bench_gemm_flops(const bench_gemm *p)
+{
+    double flops, bytes;
+    const ax_gemm_grouped_args g = grouped(p, &p->args, NULL);
+    ax_kernel_cost(p->groups ? AX_K_gemm_grouped : AX_K_gemm, p->groups ? (const void *)&g : &p->args, &flops,
+                   &bytes);
+    return flops;
 }
 
 /* Counts a kernel launch of the dry run, if it is a GEMM, in the entry of f->out for GEMMs with these
@@ -43,15 +90,19 @@ static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     finding *f = user;
-    const ax_gemm_args *args = raw;
-    if (kernel != AX_K_gemm || f->status != AX_OK || !args->m || !args->n || !args->k)
+    if (f->status != AX_OK || (kernel != AX_K_gemm && kernel != AX_K_gemm_grouped))
+        return;
+    bench_gemm found = kernel == AX_K_gemm ? gemm_of(raw) : of_groups(raw);
+    if (!found.args.m || !found.args.n || !found.args.k)
         return;
     for (int64_t i = 0; i < f->out->n; i++)
-        if (same_gemm(&f->out->gemm[i], args)) {
+        if (same_gemm(&f->out->gemm[i], &found)) {
             f->out->gemm[i].calls++;
             return;
         }
-    f->status = add_gemm(f->out, args);
+    f->status = ax_list_grow(&f->out->gemm, (size_t)f->out->n, sizeof *f->out->gemm);
+    if (f->status == AX_OK)
+        f->out->gemm[f->out->n++] = found;
 }
 
 static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, bench_gemms *out)
@@ -93,6 +144,8 @@ typedef struct timing {
     float *staged; /* [STAGED]: normally distributed random numbers in device memory, from which operands are
                       filled */
     double *seconds;
+    int32_t *bounds; /* [most_groups + 1], in device memory */
+    int64_t most_groups;
 } timing;
 
 static int64_t padded(int64_t elements, ax_dtype dtype)
@@ -176,6 +229,30 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
+/* Divides the rows of a grouped GEMM evenly among its groups. */
+static ax_status fill_bounds(const timing *t, const bench_gemm *p)
+{
+    const int64_t rows = p->args.trans_a ? p->args.k : p->args.m;
+    int32_t *bounds;
+    if (!p->groups)
+        return AX_OK;
+    AX_TRY(ax_calloc((size_t)p->groups + 1, sizeof *bounds, &bounds));
+    for (int64_t g = 0; g <= p->groups; g++)
+        bounds[g] = (int32_t)(rows * g / p->groups);
+    ax_status status =
+        ax_copy_in(t->ctx->stream, t->bounds, bounds, ((size_t)p->groups + 1) * sizeof *bounds);
+    free(bounds);
+    return status;
+}
+
+static ax_status launch(const timing *t, const bench_gemm *p, const ax_gemm_args *args)
+{
+    if (!p->groups)
+        return ax_run_gemm(t->ctx->stream, args);
+    const ax_gemm_grouped_args g = grouped(p, args, t->bounds);
+    return ax_run_gemm_grouped(t->ctx->stream, &g);
+}
+
 /* Times a GEMM. The first call (i = -1) is not counted, because it wakes the threads. It uses the set of
  * operands that was filled last, which is still in the caches. The counted calls use the sets in turn,
  * beginning with the set that was filled first; before its turn, each set has left the caches. */
@@ -183,11 +260,12 @@ static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);
     AX_TRY(fill_sets(t, p));
+    AX_TRY(fill_bounds(t, p));
     for (int64_t i = -1; i < t->runs; i++) {
         ax_gemm_args args = with_operands(t, p, (i + sets) % sets);
         AX_TRY(ax_stream_wait(t->ctx->stream));
         double begin = ax_now();
-        AX_TRY(ax_run_gemm(t->ctx->stream, &args));
+        AX_TRY(launch(t, p, &args));
         AX_TRY(ax_stream_wait(t->ctx->stream));
         if (i >= 0)
             t->seconds[i] = ax_now() - begin;
@@ -207,16 +285,20 @@ static ax_status measure_peaks(const timing *t, bench_gemms *out)
     return AX_OK;
 }
 
+static size_t bounds_bytes(const timing *t) { return ((size_t)t->most_groups + 1) * sizeof(int32_t); }
+
 static ax_status alloc_memory(timing *t, const bench_gemms *out)
 {
     t->pool_bytes = 1; /* not 0, for a rank that has no GEMM */
     for (int64_t i = 0; i < out->n; i++) {
         const bench_gemm *p = &out->gemm[i];
         t->pool_bytes = (size_t)ax_max((int64_t)t->pool_bytes, sets_of(t, p) * set_bytes(p));
+        t->most_groups = ax_max(t->most_groups, p->groups);
     }
     AX_TRY(ax_calloc((size_t)t->runs, sizeof *t->seconds, &t->seconds));
     AX_TRY(ax_ctx_alloc(t->ctx, t->pool_bytes, (void **)&t->pool));
     AX_TRY(ax_ctx_alloc(t->ctx, STAGED * sizeof(float), (void **)&t->staged));
+    AX_TRY(ax_ctx_alloc(t->ctx, bounds_bytes(t), (void **)&t->bounds));
     return ax_run_init_normal(
         t->ctx->stream,
         &(ax_init_normal_args){
@@ -227,6 +309,7 @@ static void free_memory(timing *t)
 {
     ax_ctx_free(t->ctx, t->pool, t->pool_bytes);
     ax_ctx_free(t->ctx, t->staged, STAGED * sizeof(float));
+    ax_ctx_free(t->ctx, t->bounds, bounds_bytes(t));
     free(t->seconds);
 }
 
@@ -244,10 +327,9 @@ static void add_up(bench_gemms *out)
         qsort(out->gemm, (size_t)out->n, sizeof *out->gemm, compare_times);
     for (int64_t i = 0; i < out->n; i++) {
         const bench_gemm *p = &out->gemm[i];
-        double flops, bytes, calls = (double)p->calls;
-        ax_kernel_cost(AX_K_gemm, &p->args, &flops, &bytes);
+        double calls = (double)p->calls;
         out->calls += p->calls;
-        out->flops += flops * calls;
+        out->flops += bench_gemm_flops(p) * calls;
         out->seconds += p->seconds.median * calls;
     }
 }

@@ -22,22 +22,52 @@ typedef struct timing {
 
 /* ---- finding the weights that the GEMMs of a token read ------------------------------------------ */
 
-static ax_status add_span(timing *t, const ax_gemm_args *g)
+/* Appends `n` bytes at `at`; a range that follows the one before extends it. */
+static ax_status add_span(timing *t, const char *at, size_t n)
 {
-    int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
+    ax_span *last = t->spans ? &t->span[t->spans - 1] : NULL;
+    if (last && (const char *)last->at + last->bytes == at) {
+        last->bytes += n;
+        return AX_OK;
+    }
     AX_TRY(ax_list_grow(&t->span, (size_t)t->spans, sizeof *t->span));
-    t->span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
+    t->span[t->spans++] = (ax_span){at, n};
     return AX_OK;
 }
 
-/* Appends the weight matrix of a kernel launch to t->span, if the launch is a GEMM. The device calls this
+static ax_status add_matrix(timing *t, const ax_gemm_args *g)
+{
+    int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
+    return add_span(t, g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype));
+}
+
+/* Appends the matrices of as many groups as there are rows: a token's experts are as large, whichever they
+ * are. */
+static ax_status add_groups(timing *t, const ax_gemm_grouped_args *g)
+{
+    int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n,
+            groups = ax_min(g->groups, g->m);
+    const int64_t size = (int64_t)ax_dtype_size(g->dtype);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < groups; i++)
+            AX_TRY(
+                add_span(t, (const char *)g->b + (r * g->ldb + i * g->stride) * size, (size_t)(cols * size)));
+    return AX_OK;
+}
+
+/* Appends the weights that a kernel launch reads to t->span, if the launch is a GEMM. The device calls this
  * function (ax_device.watch) for each launch. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     timing *t = user;
-    const ax_gemm_args *g = raw;
-    if (kernel == AX_K_gemm && t->watched == AX_OK && g->m && g->n && g->k)
-        t->watched = add_span(t, g);
+    const ax_gemm_args *one = raw;
+    const ax_gemm_grouped_args *grouped = raw;
+    if (t->watched != AX_OK)
+        return;
+    if (kernel == AX_K_gemm && one->m && one->n && one->k)
+        t->watched = add_matrix(t, one);
+    else if (kernel == AX_K_gemm_grouped)
+        t->watched = add_groups(t, grouped);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------- */

@@ -38,6 +38,7 @@ typedef struct row {
  * - "+bias": it adds a bias to each column
  * - "+sums": it also sums the columns of A
  * - "gelu", "gelu'": the epilogue, with GELU or another activation function
+ * - "8 groups": rows in 8 groups, each with a matrix of its own, whose rows lie between those of the others
  * - "strided": the rows of an operand or of the result are further apart in memory than they are long */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
@@ -45,21 +46,24 @@ static const char *const epilogue[] = {
 static void name_gemm(const bench_gemm *p, char *out, size_t size)
 {
     const ax_gemm_args *g = &p->args;
+    char groups[32] = "";
     bool sparse =
         g->lda != (g->trans_a ? g->m : g->k) || g->ldb != (g->trans_b ? g->k : g->n) || g->ldc != g->n;
+    if (p->groups)
+        snprintf(groups, sizeof groups, " %lld groups", (long long)p->groups);
     snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s%s%s%s", g->trans_a ? 'T' : 'N',
              g->trans_b ? 'T' : 'N', (long long)g->m, (long long)g->n, (long long)g->k,
              ax_dtype_name(g->dtype), g->c_dtype == g->dtype ? "" : " ",
              g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype), g->accumulate ? " +=" : "",
              p->bias ? " +bias" : "", p->sums ? " +sums" : "", g->epilogue ? " " : "", epilogue[g->epilogue],
-             sparse ? " strided" : "");
+             p->groups ? groups
+             : sparse  ? " strided"
+                       : "");
 }
 
 static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
 {
-    row r = {.name = name, .gemm = p, .calls = p->calls, .seconds = p->seconds};
-    double bytes;
-    ax_kernel_cost(AX_K_gemm, &p->args, &r.flops, &bytes);
+    row r = {.name = name, .gemm = p, .calls = p->calls, .seconds = p->seconds, .flops = bench_gemm_flops(p)};
     r.peak = all->peak[p->args.dtype];
     r.of_step = p->seconds.median * (double)p->calls / all->seconds;
     return r;
@@ -107,11 +111,12 @@ static ax_status print_json(const bench_gemms *all, const args *a, int ranks, co
     if (out && r->gemm) {
         const ax_gemm_args *g = &r->gemm->args;
         json_t *more = json_pack(
-            "{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:b, s:s}", "m", (json_int_t)g->m,
-            "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda", (json_int_t)g->lda, "ldb",
-            (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc, "trans_a", g->trans_a, "trans_b", g->trans_b,
-            "dtype", ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
-            g->accumulate, "bias", r->gemm->bias, "sums", r->gemm->sums, "epilogue", epilogue[g->epilogue]);
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:b, s:s}", "m",
+            (json_int_t)g->m, "n", (json_int_t)g->n, "k", (json_int_t)g->k, "groups",
+            (json_int_t)r->gemm->groups, "lda", (json_int_t)g->lda, "ldb", (json_int_t)g->ldb, "ldc",
+            (json_int_t)g->ldc, "trans_a", g->trans_a, "trans_b", g->trans_b, "dtype",
+            ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate", g->accumulate, "bias",
+            r->gemm->bias, "sums", r->gemm->sums, "epilogue", epilogue[g->epilogue]);
         json_object_update(out, more);
         json_decref(more);
     }
@@ -192,6 +197,7 @@ const cli_verb verb_bench_gemm = {
         "  +bias        adds a bias to each column\n"
         "  +sums        also sums the columns of A, the gradient of a bias\n"
         "  gelu, gelu'  applies the activation function (GELU or another), or multiplies by its derivative\n"
+        "  8 groups     rows of 8 experts by 8 matrices, timed with equally many rows of each\n"
         "  strided      rows are further apart in memory than they are long\n"
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
         "calls of a step. On several ranks, all measure at the same time and rank 0's GEMMs are shown.\n"

@@ -120,7 +120,8 @@ static ax_status print_table(const measured *r)
                "reading", t->read.median * 1e-9, t->read.min * 1e-9, t->read.max * 1e-9,
                t->weights < (double)ax_cores_cache() ? ", which fit into the caches" : "", t->share.median,
                t->share.min, t->share.max);
-    double matmuls = t->kernel[AX_K_gemm].seconds, attention = t->kernel[AX_K_attention].seconds, kernels = 0;
+    double matmuls = t->kernel[AX_K_gemm].seconds + t->kernel[AX_K_gemm_grouped].seconds;
+    double attention = t->kernel[AX_K_attention].seconds, kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
     printf("\n  %-14s %8s %8s\n", "per token", "ms", "share");
@@ -177,11 +178,12 @@ const cli_verb verb_bench_generate = {
     .summary = "time token generation, and compare it with reading the weights",
     .details =
         "Each round feeds a prompt of random tokens and generates the likeliest tokens, one sequence at a\n"
-        "time; one round before the timed ones is not counted. Every token reads all weight matrices, so\n"
-        "memory bandwidth limits generation. After each round the same threads therefore read the same\n"
-        "weights as fast as they can. The ratio of the two rates, generation over reading, is the median\n"
-        "over the rounds: 0.8 and more is good; above 1, memory was slower during the reading than during\n"
-        "the generation. On several ranks the figures are those of rank 0.",
+        "time; one round before the timed ones is not counted. Every token reads all weight matrices, of\n"
+        "experts those that it chooses, so memory bandwidth limits generation. After each round the same\n"
+        "threads therefore read the same weights as fast as they can (of as many experts as a token\n"
+        "chooses). The ratio of the two rates, generation over reading, is the median over the rounds: 0.8\n"
+        "and more is good; above 1, memory was slower during the reading than during the generation. On\n"
+        "several ranks the figures are those of rank 0.",
     .examples = "axonn bench generate path/to/gpt2 --precision bf16\n"
                 "axonn bench generate runs/name --prompt 1000 --tokens 16\n"
                 "axonn bench generate runs/name --ranks 2 --json | jq .of_reading.median",

@@ -33,6 +33,7 @@ static part_kind part_of(ax_kernel kernel)
 {
     switch (kernel) {
     case AX_K_gemm:
+    case AX_K_gemm_grouped:
         return MATMULS;
     case AX_K_attention:
     case AX_K_attention_grad:

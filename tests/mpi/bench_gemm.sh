@@ -18,11 +18,13 @@ check() {
   $command bench gemm a.yaml --runs 1 --json "$@" >out 2>log || die "exit code $?: $*"
   [[ $(wc -l <out) == $((rows + 1)) && $(names | sort -u | wc -l) == $((rows + 1)) ]] || die "not $rows rows: $*"
   paste <(numbers calls) <(numbers flops) <(numbers median) <(numbers share) |
-    awk -v step="$(grep -o '"gemm":{[^}]*}' step)" '
+    awk -v step="$(grep -oE '"gemm(_grouped)?":\{[^}]*\}' step | tr '\n' ' ')" '
       { line[NR] = $0 }
       END {
-        match(step, /"calls":[0-9]+/); calls = substr(step, RSTART + 8, RLENGTH - 8) + 0
-        match(step, /"flops":[0-9.e+]+/); want = substr(step, RSTART + 8, RLENGTH - 8) + 0
+        while (match(step, /"calls":[0-9]+,"flops":[0-9.e+]+/)) {
+          split(substr(step, RSTART, RLENGTH), f, "[:,]"); calls += f[2]; want += f[4]
+          step = substr(step, RSTART + RLENGTH)
+        }
         for (i = 1; i < NR; i++) {
           split(line[i], f, "\t"); n += f[1]; flops += f[1] * f[2]; ms += f[1] * f[3]; share += f[4]
           if (i > 1 && f[4] > before) exit 1
@@ -41,6 +43,8 @@ check 20 "$axonn" train.precision=fp32 train.recompute=full
 check 15 "$axonn" train.micro_batch=8
 check 20 "${launch[*]} $axonn" grid.x=2
 check 20 "${launch[*]} $axonn" grid.data=2 zero=1
+check 18 "$axonn" model.family=mixtral model.experts=4 model.top_k=2 train.micro_batch=8
+grep -q '"groups":4' out || die "no grouped GEMM"
 "$axonn" bench gemm a.yaml --runs 1 >out 2>log || die "exit code $?"
 [[ $(grep -cE '^(NN|NT|TN) [0-9]+x[0-9]+x[0-9]+ bf16' out) == 20 ]] || die "another table"
 grep -qE '^all GEMMs of a step .* 100.0 %$' out || die "no total"

@@ -76,12 +76,12 @@ static ax_gemm_grouped_args grouped(const bench_gemm *p, const ax_gemm_args *min
                                   .accumulate = mine->accumulate};
 }
 
-double bench_gemm_flops(const bench_gemm *p)
+double bench_gemm_flops(const bench_gemm *gemm)
 {
     double flops, bytes;
-    const ax_gemm_grouped_args g = grouped(p, &p->args, NULL);
-    ax_kernel_cost(p->groups ? AX_K_gemm_grouped : AX_K_gemm, p->groups ? (const void *)&g : &p->args, &flops,
-                   &bytes);
+    const ax_gemm_grouped_args g = grouped(gemm, &gemm->args, NULL);
+    ax_kernel_cost(gemm->groups ? AX_K_gemm_grouped : AX_K_gemm,
+                   gemm->groups ? (const void *)&g : &gemm->args, &flops, &bytes);
     return flops;
 }
 

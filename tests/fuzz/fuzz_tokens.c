@@ -128,7 +128,8 @@ static bool read_rows(ax_data *data, ax_row_shape shape)
         bool read = fuzz_read(ax_data_row(data, &shape, r, &rows, 0, &targets));
         FUZZ_HOLDS(!read || targets == counted);
         for (int t = 0; read && t < SEQ_LEN; t++) {
-            FUZZ_HOLDS(lines[0][t] >= 0 && lines[0][t] < 1000 && lines[1][t] >= -1 && lines[1][t] < 1000);
+            FUZZ_HOLDS(lines[0][t] >= (lines[1][t] < 0 ? -1 : 0) && lines[0][t] < 1000); /* -1: padding */
+            FUZZ_HOLDS(lines[1][t] >= -1 && lines[1][t] < 1000);
             FUZZ_HOLDS(lines[2][t] >= 0 && lines[2][t] <= t && lines[3][t] == t - lines[2][t]);
         }
         good = good && read;

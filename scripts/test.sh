@@ -101,8 +101,8 @@ if $long || [ -e /dev/nvidiactl ]; then
     gpu='80-virtual;90-real'
 fi
 
-# gcc takes minutes to optimize the CPU kernels of all instruction sets. What this machine can run is tested; the warnings that
-# come with optimization of the others are seen with --long.
+# gcc takes minutes to optimize the CPU kernels of all instruction sets. Those that this machine does not prefer are tested
+# without forced inlining; with --long all are optimized.
 isa=-DAXONN_ISA=here
 ! $long || isa=-DAXONN_ISA=all
 

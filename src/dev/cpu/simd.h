@@ -34,13 +34,13 @@
 #endif
 
 /* Nothing is forced inline or unrolled under sanitizers, which instrument each copy of the code, so that
- * builds would be large and slow to compile; nor in a file that is compiled for its warnings alone
- * (CMakeLists.txt). */
+ * builds would be large and slow to compile; nor in the sets that this machine does not prefer, if only the
+ * preferred ones are to be fast (CMakeLists.txt, AXONN_ISA). */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||     \
-    __has_feature(thread_sanitizer) || defined(AX_ISA_UNUSED)
+    __has_feature(thread_sanitizer) || defined(AX_ISA_SMALL)
 #define INLINE static __attribute__((unused))
 #define UNROLL
 #else

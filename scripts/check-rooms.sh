@@ -14,6 +14,7 @@ BEGIN {
     owns("dev", "dev kernels")
     owns("engine", "engine pipeline")
     # room: private headers that the rooms which may use it may include too
+    lends("base", "memory")
     lends("cli", "launch model verb")
     lends("config", "private")
     lends("engine", "costs machine")

@@ -44,7 +44,7 @@ int64_t ax_memory_now(void) { return base_proc_bytes("/proc/self/status", "VmRSS
 
 int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "RssShmem:"); }
 
-void ax_memory_restart_peak(void)
+void base_memory_trim(void)
 {
     /* Ranks that are threads of one process may call this function at once. If a sanitizer replaces malloc,
      * malloc_trim is the first call into glibc's allocator, which initialises itself without a lock. */
@@ -52,6 +52,11 @@ void ax_memory_restart_peak(void)
     pthread_mutex_lock(&lock);
     malloc_trim(0);
     pthread_mutex_unlock(&lock);
+}
+
+void ax_memory_restart_peak(void)
+{
+    base_memory_trim();
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return;

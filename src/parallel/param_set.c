@@ -1,4 +1,5 @@
 /* The memory of a model's parameters. */
+#include "base/memory.h"
 #include "parallel/mask.h"
 #include "parallel/offload.h"
 
@@ -189,12 +190,19 @@ static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
     return AX_OK;
 }
 
-/* Copies the masks to the device, before other blocks take memory. */
+/* Copies the masks to the device, before other blocks take memory. The host's copies, of which a plan made a
+ * second one (ax_masks_apply), are in small pieces and not in the plan of memory: what was freed must not
+ * stay with malloc. */
 static ax_status upload_masks(ax_param_set *set)
 {
+    bool pruned = false;
     for (int i = 0; i < set->n; i++)
-        if (set->param[i]->mask)
+        if (set->param[i]->mask) {
             AX_TRY(ax_mask_upload(set->ctx, set->param[i]->mask));
+            pruned = true;
+        }
+    if (pruned)
+        base_memory_trim();
     return AX_OK;
 }
 

@@ -374,6 +374,14 @@ static void the_plan_is_what_is_measured(void **state)
         /* pruned matrices: mostly weights with their zeros; mostly activations */
         {8, 512, 8, 500, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, true},
         {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 0, true},
+        /* experts, 8 in each block: mostly weights; mostly activations, with two micro-batches or
+           recomputation */
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "mixtral", 0, false},
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_BF16, 0, 1, "qwen3_moe", 0, false},
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "olmoe", 0, false},
+        {3, 48, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "mixtral", 0, false},
+        {3, 48, 4, 1000, 256, 16, 16, 1, AX_F32, 0, 1, "qwen3_moe", 0, false},
+        {3, 48, 4, 1000, 256, 8, 8, 0, AX_BF16, 0, 1, "olmoe", 0, false},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
         if (SANITIZED && i != 4)

@@ -31,10 +31,14 @@ static const struct {
              {"qwen3/one", 0},
              {"mixtral/window", ALL},
              {"mixtral/fused", 0},
+             {"mixtral/all", PACKED | GENERATE},
              {"qwen3_moe/dense", PACKED | GENERATE},
              {"qwen3_moe/step", 0},
+             {"qwen3_moe/biases", GENERATE},
+             {"qwen3_moe/tied", PACKED},
              {"olmoe/grouped", PACKED | GENERATE},
-             {"olmoe/fused", 0}};
+             {"olmoe/fused", 0},
+             {"olmoe/tied", GENERATE}};
 static const char *const devices[] = {"ref", "cpu"};
 
 /* ---- forward and gradients ----------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ static void a_weight_in_the_cache_is_used_twice_in_a_row(void **state)
 }
 
 /* The models that train in fp32 and in 16 bits. */
-static const eq_model trained[] = {EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_WINDOW, EQ_NORMS};
+static const eq_model trained[] = {EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_WINDOW, EQ_NORMS, EQ_MIXTRAL, EQ_SPARSE};
 
 /* How near rounded results are is no question to sanitizers: one model takes each way through the code, and
  * options_of_distribution trains all models. */

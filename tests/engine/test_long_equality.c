@@ -89,10 +89,12 @@ static void a_hundred_steps(void **state)
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids);
     for (int m = 0; m < EQ_MODELS; m++) {
-        eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, EQ_MOST_STEPS), one = eq_do(serial);
+        choices *chosen;
+        eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, EQ_MOST_STEPS),
+               one = eq_do_storing(serial, &chosen);
         double worst = 0;
         for (int g = 0; g < n; g++) {
-            eq_run split = serial;
+            eq_run split = eq_following(serial, chosen);
             split.grid = grids[g];
             split = eq_do(split);
             worst = fmax(worst, worst_of_first_loss(&split, &one));
@@ -101,6 +103,7 @@ static void a_hundred_steps(void **state)
         printf("%s: losses of %d steps within %.1e of one rank's\n", eq_model_names[m], EQ_MOST_STEPS, worst);
         assert_true(worst < 1e-4);
         eq_free(&one);
+        choices_destroy(&chosen);
     }
 }
 

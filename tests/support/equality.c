@@ -2,6 +2,7 @@
 #include "support/equality.h"
 
 #include "axonn/model.h"
+#include "support/check.h"
 #include "support/params.h"
 #include "support/ranks.h"
 
@@ -135,8 +136,12 @@ static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, double sca
     return AX_OK;
 }
 
+/* Without gradients on pipeline stages, which have some each. */
 static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run *r)
 {
+    choices_watch watch = {0};
+    if (r->choices)
+        choices_begin(&watch, r->choices, r->use, engine, r->recompute);
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
     if (r->compute == AX_F16) /* gradients of the token table's update overflow with the scale of a new run */
         ax_engine_loss_scale(engine)->scale = 1 << 12;
@@ -144,6 +149,7 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         ax_step_result result;
         ax_hyper h = {
             .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
+        choices_pass(&watch, i, false);
         AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(r->rows), &h));
         AX_TRY(ax_engine_result(engine, &result));
         EXPECT(result.finite);
@@ -153,10 +159,18 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         r->z = i ? r->z : result.z_loss;
         if (i == 0) {
             r->norm = result.grad_norm;
-            AX_TRY(take_gradients(ctx, ax_engine_params(engine), result.loss_scale, r));
+            if (r->grid.of[AX_PIPE] == 1)
+                AX_TRY(take_gradients(ctx, ax_engine_params(engine), result.loss_scale, r));
         }
     }
-    return ax_engine_eval(engine, read_rows, &vocab, r->rows - 3, &r->eval);
+    choices_pass(&watch, r->steps, true);
+    AX_TRY(ax_engine_eval(engine, read_rows, &vocab, r->rows - 3, &r->eval));
+    if (r->choices) {
+        AX_TRY(choices_agree(&watch, ctx->world));
+        memcpy(r->differ, watch.sum, sizeof r->differ);
+        r->margin = watch.margin;
+    }
+    return AX_OK;
 }
 
 void eq_free(eq_run *r)
@@ -246,6 +260,32 @@ eq_run eq_do(eq_run r)
     describe(&r, text);
     if (ax_comm_threads_run(grid_ranks(r.grid), eq_on_rank, &r) != AX_OK)
         fail_msg("%s: %s", text, ax_error_message());
+    return r;
+}
+
+eq_run eq_do_storing(eq_run r, choices **out)
+{
+    ax_model_config config;
+    *out = NULL;
+    if (experts[r.model].n) {
+        OK(make_config(r.model, &config));
+        OK(choices_create(&(choices){.passes = r.steps + 1,
+                                     .rows = r.rows,
+                                     .tokens = EQ_T,
+                                     .blocks = ax_model_config_sparse_blocks(&config, config.layers),
+                                     .top_k = config.experts.top_k},
+                          out));
+        ax_model_config_fini(&config);
+    }
+    r.choices = *out;
+    r.use = CHOICES_STORE;
+    return eq_do(r);
+}
+
+eq_run eq_following(eq_run r, choices *c)
+{
+    r.choices = c;
+    r.use = CHOICES_FOLLOW;
     return r;
 }
 
@@ -368,14 +408,15 @@ eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, boo
 {
     enum { SEEDS = 4 };
     eq_gap gap = {0};
+    choices *chosen;
     for (int i = 0; i < SEEDS; i++) {
         eq_run exact = eq_serial(model, device, AX_F32, steps), rounded;
         exact.seed += (uint64_t)i;
         rounded = exact;
         rounded.compute = compute;
         rounded.parallel.narrow_grads = narrow;
-        exact = eq_do(exact);
-        rounded = eq_do(rounded);
+        exact = eq_do_storing(exact, &chosen);
+        rounded = eq_do(eq_following(rounded, chosen));
         gap.loss += eq_mean_loss_gap(&rounded, &exact) / SEEDS;
         for (int p = 0; p < exact.params; p++) {
             gap.grad[p] = fmax(gap.grad[p], rms_gap(&rounded, &exact, p));
@@ -383,6 +424,7 @@ eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, boo
         }
         eq_free(&exact);
         eq_free(&rounded);
+        choices_destroy(&chosen);
     }
     return gap;
 }
@@ -427,11 +469,12 @@ void eq_fp32_on_grids(eq_model model, int steps, int first, int stride)
 {
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids), runs = 0;
-    eq_run serial = eq_serial(model, "cpu", AX_F32, steps), one = eq_do(serial);
-    assert_true(steps < EQ_STEPS || one.loss[steps - 1] < 0.6 * one.loss[0]); /* the model does train */
+    choices *chosen;
+    eq_run serial = eq_serial(model, "cpu", AX_F32, steps), one = eq_do_storing(serial, &chosen);
+    assert_true(steps < EQ_STEPS || one.loss[steps - 1] < 0.65 * one.loss[0]); /* the model does train */
     double loss = 0;
     for (int g = first; g < n; g += stride, runs++) {
-        eq_run split = on_grid(serial, grids[g], g + (int)model);
+        eq_run split = on_grid(eq_following(serial, chosen), grids[g], g + (int)model);
         eq_assert_equal(&split, &one, 1e-5, 1e-4);
         loss = fmax(loss, eq_worst_loss_gap(&split, &one));
         eq_free(&split);
@@ -439,6 +482,7 @@ void eq_fp32_on_grids(eq_model model, int steps, int first, int stride)
     printf("%s: losses of %d steps on %d grids within %.1e of one rank's\n", eq_model_names[model], steps,
            runs, loss);
     eq_free(&one);
+    choices_destroy(&chosen);
 }
 
 /* Gradients in 16 bits are rounded after each contribution on one rank too, so `gap` has these roundings; a
@@ -447,13 +491,14 @@ void eq_16_bits_on_grids(eq_model model, ax_dtype compute, bool narrow, int step
 {
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids), runs = 0;
-    eq_run exact = eq_do(eq_serial(model, "cpu", AX_F32, steps));
+    choices *chosen;
+    eq_run exact = eq_do_storing(eq_serial(model, "cpu", AX_F32, steps), &chosen);
     eq_run serial = eq_serial(model, "cpu", compute, steps);
     eq_gap gap = eq_rounding_gap(model, "cpu", compute, narrow, steps);
     serial.parallel.narrow_grads = narrow;
     double loss = 0, sum = 0;
     for (int g = first; g < n; g += stride, runs++) {
-        eq_run split = on_grid(serial, grids[g], g + (int)model);
+        eq_run split = on_grid(eq_following(serial, chosen), grids[g], g + (int)model);
         eq_assert_as_near(&split, &exact, &gap);
         double times = eq_mean_loss_gap(&split, &exact) / gap.loss;
         loss = fmax(loss, times);
@@ -465,6 +510,7 @@ void eq_16_bits_on_grids(eq_model model, ax_dtype compute, bool narrow, int step
            loss);
     assert_true(sum <= 2 * runs); /* mean over all grids, so one lucky grid does not count */
     eq_free(&exact);
+    choices_destroy(&chosen);
 }
 
 int eq_factorizations(int ranks, ax_grid_size out[64])

@@ -1,9 +1,9 @@
-/* Compares training on a grid with training on one rank: six tiny models, a run with its results, and the
+/* Compares training on a grid with training on one rank: tiny models, a run with its results, and the
  * comparison of two runs. Used by engine/test_equality.c in every build, and by the long test. */
 #ifndef AXONN_TESTS_EQUALITY_H
 #define AXONN_TESTS_EQUALITY_H
 
-#include "axonn/engine.h"
+#include "support/choices.h"
 
 enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
 
@@ -43,9 +43,12 @@ typedef struct eq_run {
     int64_t micro_batches;   /* of a step; 0: two, or one if a rank has one row */
     int steps;
     uint64_t seed;
+    choices *choices; /* what `use` refers to; NULL: nothing */
+    choices_use use;
     /* results, stored by rank 0: */
     double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients are those of step 1 */
     double load[EQ_MOST_STEPS], balance, z; /* expert_load of each step; losses of routers in step 1 */
+    double differ[CHOICES_SUMS], margin;    /* what CHOICES_COMPARE found */
     int params;
     char *name[EQ_PARAMS];
     double *grad[EQ_PARAMS];
@@ -61,6 +64,13 @@ eq_run eq_do(eq_run r);
 /* Runs one rank of `world`. `run` points to an eq_run; rank 0 stores the results in it. */
 ax_status eq_on_rank(ax_comm *world, void *run);
 void eq_free(eq_run *r);
+/* Runs `r` on one rank and stores the choices of its experts in *out, which the caller destroys; NULL if the
+ * model has no experts. In other precisions and with sums in other orders a token may choose other experts if
+ * their probabilities are almost equal, and then the runs differ by more than roundings. So runs that are
+ * compared follow the choices of one of them. */
+eq_run eq_do_storing(eq_run r, choices **out);
+/* Returns `r`, which follows these choices; they may be NULL. */
+eq_run eq_following(eq_run r, choices *c);
 
 /* Relative differences of the losses of all steps and of the evaluation: the largest, and the mean. */
 double eq_worst_loss_gap(const eq_run *a, const eq_run *serial);

@@ -243,23 +243,31 @@ static void a_step_allocates_nothing(void **state)
         print_message("skipped: the sanitizer has the allocator\n");
         skip();
     }
-    for (int bf16 = 0; bf16 < 2; bf16++)
-        for (int64_t recompute = 0; recompute < 2; recompute++) {
-            shape s = small;
-            s.rank = bf16 && recompute ? 5 : 0;
-            s.pruned = !s.rank && bf16 + recompute;
-            s.compute = bf16 ? AX_BF16 : AX_F32;
-            s.recompute = recompute;
-            s.family = bf16 != recompute ? "qwen3" : "gpt2";
-            measured m = measure(&s, 8);
-            assert_int_equal(m.control, 2);
-            assert_int_equal(m.calls, 0);
-        }
+    static const struct {
+        const char *family;
+        ax_dtype compute;
+        int64_t recompute, rank;
+        bool pruned;
+    } rows[] = {{"gpt2", AX_F32, 0, 0, false},    {"qwen3", AX_F32, 1, 0, true},
+                {"qwen3", AX_BF16, 0, 0, true},   {"gpt2", AX_BF16, 1, 5, false},
+                {"mixtral", AX_F32, 1, 0, false}, {"olmoe", AX_BF16, 0, 0, false}};
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        shape s = small;
+        s.family = rows[i].family;
+        s.compute = rows[i].compute;
+        s.recompute = rows[i].recompute;
+        s.rank = rows[i].rank;
+        s.pruned = rows[i].pruned;
+        measured m = measure(&s, 8);
+        assert_int_equal(m.control, 2);
+        assert_int_equal(m.calls, 0);
+    }
 }
 
 /* ---- on grids ------------------------------------------------------------------------------------ */
 
 typedef struct grid_case {
+    const char *family;
     ax_grid_size grid;
     ax_parallel parallel;
     int64_t recompute;
@@ -301,23 +309,22 @@ static ax_status grid_rank(ax_comm *world, void *arg)
 {
     grid_case *c = arg;
     training t = {.plan = {.frame = NULL}};
-    t.config = (ax_model_config){.layers = 2,
-                                 .hidden = 24,
-                                 .heads = 3,
-                                 .kv_heads = 3,
-                                 .ffn = 50,
-                                 .vocab = 61,
-                                 .seq_len = 16,
-                                 .tie = true,
-                                 .init_std = 0.02,
-                                 .norm_eps = 1e-5};
+    const ax_family *family;
+    AX_TRY(ax_family_find(c->family, &family));
+    t.config = ax_model_config_defaults(family);
+    t.config.layers = 2;
+    t.config.hidden = 24;
+    t.config.heads = t.config.kv_heads = 3;
+    t.config.ffn = 50;
+    t.config.vocab = 61;
+    t.config.seq_len = 16;
+    t.config.tie = true;
     t.options = (ax_engine_options){.model = &t.config,
                                     .seq_len = 16,
                                     .micro_batch = 1,
                                     .global_batch = 24,
                                     .recompute = c->recompute,
                                     .clip = 1};
-    AX_TRY(ax_family_find("gpt2", &t.config.family));
     AX_TRY(ax_optim_find("adamw", &t.options.optim));
     ax_status status =
         ax_engine_plan_make(&t.options, world, c->grid, &c->parallel, "ref", 1, AX_BF16, &t.plan);
@@ -341,12 +348,16 @@ static void a_step_on_a_grid_allocates_nothing(void **state)
     (void)state;
     if (SANITIZED)
         skip();
-    for (int zero = 0; zero < 4; zero++) {
-        grid_case c = {.grid = {{1, 2, 2, 1, 2}}, .parallel = ax_parallel_default, .recompute = zero % 2};
+    for (int i = 0; i < 6; i++) {
+        const int zero = i % 4;
+        grid_case c = {.family = i < 4 ? "gpt2" : "mixtral",
+                       .grid = {{1, 2, 2, 1, 2}},
+                       .parallel = ax_parallel_default,
+                       .recompute = zero % 2};
         c.parallel.zero = zero;
         c.parallel.weight_cache = zero % 3 ? 4000 : 0;
         if (ax_comm_threads_run(8, grid_rank, &c) != AX_OK)
-            fail_msg("zero %d: %s", zero, ax_error_message());
+            fail_msg("%s, zero %d: %s", c.family, zero, ax_error_message());
         assert_int_equal(atomic_load(&c.asked), 0);
     }
 }

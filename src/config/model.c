@@ -155,7 +155,6 @@ void config_merge_model(ax_config *c, ax_model_config *m, const ax_adapter *adap
 {
     m->head_dim = ax_model_config_head_dim(m);
     merge_seq_len(c, m);
-    config_check_experts(c, m);
     if (c->model.dense_layers.count)
         ax_option_error(
             c->set, "model.dense_layers",
@@ -176,6 +175,7 @@ void config_merge_model(ax_config *c, ax_model_config *m, const ax_adapter *adap
             to_model(f, c, m);
         to_config(f, m, c);
     }
+    config_check_experts(c, m);
     if (adapter)
         config_continue(c, m, adapter);
     else

@@ -1,5 +1,5 @@
-/* Runs of the families llama, mistral, qwen2 and qwen3: new models from keys and from a config.json, resumed
- * on other grids, and models of another family. */
+/* Runs of the families of Llama's kind, with experts or without: new models from keys and from a config.json,
+ * resumed on other grids, and models of another family. */
 #include "train/run_test.h"
 
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/"
@@ -13,6 +13,9 @@ static const struct {
     {"mistral", "model.heads=4 model.kv_heads=1 model.head_dim=10 model.window=5 "},
     {"qwen2", "model.heads=6 model.kv_heads=3 model.tie=true model.window=7 "},
     {"qwen3", "model.heads=4 model.kv_heads=2 model.head_dim=14 model.tie=true "},
+    {"mixtral", "model.heads=4 model.ffn=20 model.experts=3 moe.balance=0.02 "},
+    {"qwen3_moe", "model.heads=4 model.ffn=20 model.experts=4 model.dense_layers=0 "},
+    {"olmoe", "model.heads=4 model.ffn=20 model.experts=2 model.renormalize=true "},
 };
 
 /* A checkpoint is a model from which another run starts with the same weights, and which resumes on another

@@ -86,6 +86,23 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
     config_check_experts(cfg, model);
 }
 
+/* Records an error for each number that no model with experts can have. */
+static void check_experts_range(ax_config *cfg, const ax_model_config *model)
+{
+    const ax_model_experts *e = &model->experts;
+    if (ax_option_ok(cfg->set, "model.sparse_step") && e->step < 1)
+        ax_option_error(cfg->set, "model.sparse_step", "must be at least 1, not %lld", (long long)e->step);
+    if (!ax_option_ok(cfg->set, "model.experts"))
+        return;
+    if (e->n < 1)
+        ax_option_error(cfg->set, "model.experts", "models of family %s have at least one expert, not %lld",
+                        ax_model_config_family(model), (long long)e->n);
+    else if (ax_option_ok(cfg->set, "model.top_k") && (e->top_k < 1 || e->top_k > e->n))
+        ax_option_error(cfg->set, "model.top_k",
+                        "each token chooses %lld experts of %lld: it may choose 1 to %lld",
+                        (long long)e->top_k, (long long)e->n, (long long)e->n);
+}
+
 void config_check_experts(ax_config *cfg, const ax_model_config *model)
 {
     const ax_model_experts usual = ax_model_config_defaults(model->family).experts;
@@ -108,6 +125,8 @@ void config_check_experts(ax_config *cfg, const ax_model_config *model)
     if (cfg->moe.z_loss > 0 && ax_option_ok(cfg->set, "moe.z_loss") && !has)
         ax_option_error(cfg->set, "moe.z_loss", "models of family %s have no experts: leave the key out",
                         ax_model_config_family(model));
+    if (has)
+        check_experts_range(cfg, model);
     if (has && cfg->train.sparse && ax_option_ok(cfg->set, "train.sparse"))
         ax_option_error(cfg->set, "train.sparse", "is not implemented for models with experts");
     if (has && model->experts.top_k == 1 && model->experts.renormalize &&
@@ -139,9 +158,10 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
 static void check_whole(ax_config *cfg, ax_model_config model)
 {
     static const char *const keys[] = {
-        "model.layers",  "model.hidden", "model.heads",      "model.kv_heads",    "model.head_dim",
-        "model.ffn",     "model.vocab",  "model.seq_len",    "model.window",      "model.rope_theta",
-        "model.experts", "model.top_k",  "model.expert_ffn", "model.sparse_step", "model.dense_layers"};
+        "model.layers",     "model.hidden",      "model.heads",        "model.kv_heads",
+        "model.head_dim",   "model.ffn",         "model.vocab",        "model.seq_len",
+        "model.window",     "model.rope_theta",  "model.experts",      "model.top_k",
+        "model.expert_ffn", "model.sparse_step", "model.dense_layers", "model.renormalize"};
     ax_buf text = {0};
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (!ax_option_ok(cfg->set, keys[i]))

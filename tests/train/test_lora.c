@@ -542,6 +542,23 @@ static void remove_arrays(const char *part)
     sh("mv fewer/adapter_model.safetensors given");
 }
 
+/* The means of the routers' losses are over the blocks that have a backward: each sample's balance loss is
+ * near top_k = 2 in both blocks. */
+static void only_blocks_with_a_backward_count(void **state)
+{
+    (void)state;
+    static const char *const layers[] = {"all", "1"};
+    make_tokens("few.tok", 47, 300, 1);
+    for (size_t i = 0; i < AX_COUNT(layers); i++) {
+        sh("rm -rf run");
+        run_expect(0, NULL,
+                   TUNE_KEYS "data.train=few.tok train.steps=1 tune.targets=q tune.layers=%s "
+                             "model.from=" GOLDEN "mixtral/window",
+                   layers[i]);
+        assert_true(number_at("run", "balance_loss", 1) > 1.5);
+    }
+}
+
 /* Blocks may differ in whether matrices have updates, and in rank and scale. Merged or not, the logits are
  * the same; PEFT's own are in lora/blocks (test_adapter.c). */
 static void blocks_may_differ(void **state)
@@ -709,6 +726,7 @@ int main(void)
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),
                                        cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),
+                                       cmocka_unit_test(only_blocks_with_a_backward_count),
                                        cmocka_unit_test(blocks_may_differ),
                                        cmocka_unit_test(foreign_adapters_are_checked),
                                        cmocka_unit_test(every_member_of_peft_is_known)};

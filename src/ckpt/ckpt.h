@@ -156,9 +156,6 @@ typedef struct ckpt_item {
  * number `index`. */
 int64_t ckpt_item_arrays(const ckpt_item *item);
 void ckpt_item_key(const ckpt_item *item, int64_t index, char out[CKPT_KEY]);
-/* Returns true if `array`, which was found for the item (ckpt_match), is the one that holds all of a spread
- * item. */
-bool ckpt_is_fused(const ckpt_item *item, const ax_st_array *array);
 
 typedef struct ckpt_items {
     int n;

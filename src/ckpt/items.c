@@ -103,7 +103,9 @@ void ckpt_item_key(const ckpt_item *it, int64_t index, char out[CKPT_KEY])
         snprintf(out, CKPT_KEY, "%s", it->key);
 }
 
-bool ckpt_is_fused(const ckpt_item *it, const ax_st_array *array)
+/* Returns true if `array`, which was found for the item (ckpt_match), is the one that holds all of a spread
+ * item. */
+static bool is_fused(const ckpt_item *it, const ax_st_array *array)
 {
     return it->place.spread && array->ndim > it->place.ndim;
 }
@@ -294,7 +296,7 @@ static const ax_st_array *array_of(const mover *m, const ckpt_item *it, const ax
                                    int64_t index)
 {
     char key[CKPT_KEY];
-    if (ckpt_is_fused(it, first))
+    if (is_fused(it, first))
         return first;
     ckpt_item_key(it, index, key);
     return ax_ckpt_find_array(m->st, key, m->rules ? m->rules->prefix : NULL);
@@ -320,7 +322,7 @@ static ax_status move_spread(mover *m, const ckpt_item *it, const ax_st_array *f
     const size_t size = ax_dtype_size(it->tensor.dtype);
     for (int64_t k = 0; k < n[1]; k++) {
         const ax_st_array *a = array_of(m, it, first, lo[1] + k);
-        const bool fused = ckpt_is_fused(it, first);
+        const bool fused = is_fused(it, first);
         const int64_t row = (fused ? it->place.part * it->tensor.dim[0] : 0) + lo[0];
         const int64_t file_lo[3] = {fused ? lo[1] + k : row, fused ? row : lo[2], lo[2]},
                       file_n[3] = {fused ? 1 : n[0], fused ? n[0] : n[2], n[2]};

@@ -107,34 +107,41 @@ static void check_array(matcher *m, const ckpt_item *it, const ax_st_array *a, c
     }
 }
 
+/* Adds array a, if there is one, to the mismatches. */
+static void refuse_array(matcher *m, const ax_st_array *a, const char *const what[2])
+{
+    if (!a)
+        return;
+    m->used[a - m->st->array] = true;
+    names_add(&m->wrong, a->key, what, false);
+}
+
 /* Checks the arrays of a spread item: one for each expert, or one for all. */
 static void check_spread(matcher *m, const ckpt_item *it, const ax_st_array *first)
 {
     static const char *const second[2] = {
-        "is a second form of arrays that are there for each expert: remove one form",
-        "are a second form of arrays that are there for each expert: remove one form"};
+        "is a second form of experts that are there already: remove one form",
+        "are a second form of experts that are there already: remove one form"};
     static const char *const extra[2] = {"is of an expert that the model does not have",
                                          "are of experts that the model does not have"};
     const int64_t dim[3] = {it->place.spread, it->place.parts * it->place.dim[0], it->place.dim[1]};
     const ax_st_array *fused = find_fused(m->st, it, m->rules), *beyond;
+    const bool together = fused && first == fused;
     char key[CKPT_KEY];
-    if (first && ckpt_is_fused(it, first)) {
-        check_array(m, it, first, it->place.fused, 3, dim);
-        return;
-    }
+    if (together)
+        check_array(m, it, fused, it->place.fused, 3, dim);
+    else if (first)
+        refuse_array(m, fused, second);
     for (int64_t k = 0; k < it->place.spread; k++) {
         const ax_st_array *a = find_array(m->st, it, k, m->rules);
         ckpt_item_key(it, k, key);
-        check_array(m, it, a, a ? a->key : keep(m, it, key), it->place.ndim, it->place.dim);
+        if (together)
+            refuse_array(m, a, second);
+        else
+            check_array(m, it, a, a ? a->key : keep(m, it, key), it->place.ndim, it->place.dim);
     }
-    for (int64_t k = it->place.spread; (beyond = find_array(m->st, it, k, m->rules)); k++) {
-        m->used[beyond - m->st->array] = true;
-        names_add(&m->wrong, beyond->key, extra, false);
-    }
-    if (first && fused) {
-        m->used[fused - m->st->array] = true;
-        names_add(&m->wrong, fused->key, second, false);
-    }
+    for (int64_t k = it->place.spread; (beyond = find_array(m->st, it, k, m->rules)); k++)
+        refuse_array(m, beyond, extra);
 }
 
 static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)

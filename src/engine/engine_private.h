@@ -60,8 +60,7 @@ struct ax_engine {
     /* In device memory: the loss, the statistics of the routers (ax_batch.routers), then for each parameter
      * the sum of squares of its gradient. */
     double *numbers;
-    double
-        *routers; /* copy of the statistics after the newest step, in pinned host memory; NULL: no experts */
+    double *routers; /* the routers' statistics after the newest step, in pinned host memory, or NULL */
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay **task; /* [EVALUATION + chunks]: recordings of the launches of the engine's tasks */

@@ -6,8 +6,7 @@
 #include <string.h>
 
 /* Reads this rank's rows of a micro-batch and copies them to s->device. Rows with an index of r->rows or more
- * do not exist in this step or evaluation: they are padding, and their
- * targets are masked. */
+ * do not exist in this step or evaluation: they are padding, and their targets are masked. */
 static ax_status load_rows(ax_engine *e, int64_t micro_batch, engine_slot *s, double loss_scale)
 {
     const engine_reading *r = &e->reading;

@@ -91,54 +91,89 @@ template <class A> __global__ void choose_experts(route_call<A> s)
         weight[j] /= chosen;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------- */
+/* ---- statistics ----------------------------------------------------------------------------------
+ *
+ * A thread block sums for a sample and WARP experts, with a thread for each of these in each of its warps,
+ * which share the tokens. Then one thread block adds up the samples one after the other, so that the totals
+ * have one order. A sample has 1 + 2·experts `parts`: its z loss, and for each expert the part of the balance
+ * loss and the number of choices. */
 
 __device__ inline bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; }
 
-/* Sums over the samples one after the other, in a single thread block, so that the totals have one order.
- * Thread e sums for the experts e, e + blockDim.x … */
 template <class A> struct stats_of_choices {
     ax_route_stats_args a;
+    double *parts;
 };
-template <class A> __global__ void sum_choices(stats_of_choices<A> s)
+
+/* Returns the sum over the warps of the values of this lane, in the first warp. */
+__device__ inline double over_warps(double x)
+{
+    __shared__ double part[TOKENS][WARP];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    __syncthreads(); /* threads may still read `part` of the previous call */
+    part[warp][lane] = x;
+    __syncthreads();
+    for (int w = 1; w < TOKENS && warp == 0; w++)
+        x += part[w][lane];
+    return x;
+}
+
+template <class A> __global__ void sum_sample(stats_of_choices<A> s)
 {
     const ax_route_stats_args &a = s.a;
-    const int64_t E = a.experts;
-    double balance = 0, z = 0;
-    for (int64_t b = 0; b < a.samples; b++) {
-        double counted = 0, squares = 0;
-        for (int64_t i = b * a.tokens + threadIdx.x; i < (b + 1) * a.tokens; i += blockDim.x)
-            if (counts(a.ids, i)) {
-                const double lse = (double)((const A *)a.lse)[i];
-                counted++;
-                squares += lse * lse;
-            }
-        counted = over_block<plus>(counted, 0.0);
-        squares = over_block<plus>(squares, 0.0);
-        const double each = counted > 0 ? 1 / counted : 0;
-        A *share = (A *)a.share + b * (E + 1);
-        z += squares * each;
-        for (int64_t e = threadIdx.x; e < E; e += blockDim.x) {
-            double probs = 0, choices = 0;
-            for (int64_t i = b * a.tokens; i < (b + 1) * a.tokens; i++) {
-                if (!counts(a.ids, i))
-                    continue;
-                probs += (double)((const A *)a.probs)[i * E + e];
-                for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++)
-                    choices += a.choice[j] == e;
-            }
-            share[e] = (A)((double)E * choices * each);
-            balance += (double)E * choices * each * probs * each;
-            a.total[2 + e] += choices;
+    const int64_t E = a.experts, b = blockIdx.x, end = (b + 1) * a.tokens,
+                  e = (int64_t)blockIdx.y * WARP + threadIdx.x % WARP;
+    double counted = 0, squares = 0, probs = 0, choices = 0;
+    for (int64_t i = b * a.tokens + threadIdx.x; i < end; i += BLOCK)
+        if (counts(a.ids, i)) {
+            const double lse = (double)((const A *)a.lse)[i];
+            counted++;
+            squares += lse * lse;
         }
-        if (threadIdx.x == 0)
-            share[E] = (A)each;
+    counted = over_block<plus>(counted, 0.0);
+    squares = over_block<plus>(squares, 0.0);
+    for (int64_t i = b * a.tokens + threadIdx.x / WARP; i < end; i += TOKENS) {
+        if (e >= E || !counts(a.ids, i))
+            continue;
+        probs += (double)((const A *)a.probs)[i * E + e];
+        for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++)
+            choices += a.choice[j] == e;
+    }
+    probs = over_warps(probs);
+    choices = over_warps(choices);
+    const double each = counted > 0 ? 1 / counted : 0, share = (double)E * choices * each;
+    A *shares = (A *)a.share + b * (E + 1);
+    double *parts = s.parts + b * (1 + 2 * E);
+    if (threadIdx.x == 0 && blockIdx.y == 0) {
+        shares[E] = (A)each;
+        parts[0] = squares * each;
+    }
+    if (threadIdx.x >= WARP || e >= E)
+        return;
+    shares[e] = (A)share;
+    parts[1 + e] = share * probs * each;
+    parts[1 + E + e] = choices;
+}
+
+template <class A> __global__ void add_samples(stats_of_choices<A> s)
+{
+    const ax_route_stats_args &a = s.a;
+    const int64_t E = a.experts, size = 1 + 2 * E;
+    double balance = 0;
+    for (int64_t e = threadIdx.x; e < E; e += BLOCK) {
+        double choices = 0;
+        for (int64_t b = 0; b < a.samples; b++) {
+            balance += s.parts[b * size + 1 + e];
+            choices += s.parts[b * size + 1 + E + e];
+        }
+        a.total[2 + e] += choices;
     }
     balance = over_block<plus>(balance, 0.0);
-    if (threadIdx.x == 0) {
-        a.total[0] += balance;
-        a.total[1] += z;
-    }
+    if (threadIdx.x != 0)
+        return;
+    a.total[0] += balance;
+    for (int64_t b = 0; b < a.samples; b++)
+        a.total[1] += s.parts[b * size];
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
@@ -290,9 +325,16 @@ ax_status ax_cuda_route(ax_stream *stream, const void *args)
 ax_status ax_cuda_route_stats(ax_stream *stream, const void *args)
 {
     const ax_route_stats_args *a = (const ax_route_stats_args *)args;
+    double *parts = (double *)ax_cuda_of(stream)->scratch;
+    AX_CHECK(a->samples * (1 + 2 * a->experts) <= ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *parts,
+             AX_ERR_USAGE, "cuda: %lld samples are too many for %lld experts: use smaller micro-batches",
+             (long long)a->samples, (long long)a->experts);
     return by_accum(a->dtype, [&](auto t) {
         typedef decltype(t) A;
-        return run(stream, sum_choices<A>, 1, BLOCK, 0, stats_of_choices<A>{*a});
+        const stats_of_choices<A> s = {*a, parts};
+        const dim3 blocks((unsigned)a->samples, (unsigned)ax_ceil_div(a->experts, WARP));
+        AX_TRY(run(stream, sum_sample<A>, blocks, BLOCK, 0, s));
+        return run(stream, add_samples<A>, 1, BLOCK, 0, s);
     });
 }
 

@@ -91,16 +91,22 @@ void config_take_defaults(ax_config *c, const ax_family *family)
         c->model.ffn = ax_model_config_default_ffn(&m);
 }
 
-/* Sets m->experts.dense from model.dense_layers, if the user gave that key. */
+/* Makes m->experts.dense as long as the model, from model.dense_layers if the user gave that key. If not, the
+ * blocks beyond those of the config.json are sparse. */
 static ax_status take_dense(ax_config *c, ax_model_config *m)
 {
     const ax_strings *words = &c->model.dense_layers;
-    if (!words->count || !ax_option_ok(c->set, "model.dense_layers") || !ax_option_ok(c->set, "model.layers"))
+    const bool given =
+        words->count && ax_option_ok(c->set, "model.dense_layers") && ax_option_ok(c->set, "model.layers");
+    char *const read = m->experts.dense;
+    if (!given && !read)
         return AX_OK;
-    free(m->experts.dense);
     AX_TRY(ax_calloc((size_t)m->layers + 1, 1, &m->experts.dense));
     memset(m->experts.dense, '0', (size_t)m->layers);
-    for (size_t i = 0; i < words->count; i++)
+    if (!given)
+        memcpy(m->experts.dense, read, (size_t)ax_min((int64_t)strlen(read), m->layers));
+    free(read);
+    for (size_t i = 0; given && i < words->count; i++)
         if (!config_mark_blocks(words->items[i], m->layers, m->experts.dense, '1')) {
             ax_option_error(c->set, "model.dense_layers",
                             "\"%s\" is no block from 0 to %lld, and no range of them", words->items[i],

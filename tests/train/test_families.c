@@ -81,6 +81,15 @@ static void shapes_come_from_a_file(void **state)
     assert_non_null(strstr(text, "\"max_window_layers\": 0"));
     free(text);
     sh("rm -rf other");
+    /* more blocks than the file has, which says that its second one has no experts */
+    run_expect(0, "done: step 1",
+               OTHER_KEYS
+               "model.config=" GOLDEN "qwen3_moe/dense/config.json model.vocab=61 model.seq_len=16 "
+               "model.layers=40 train.global_batch=1 train.micro_batch=1 train.steps=1 run.dir=other");
+    text = text_of("other/ckpt/step-1/config.json");
+    assert_non_null(strstr(text, "\"mlp_only_layers\": [\n    1\n  ]"));
+    free(text);
+    sh("rm -rf other");
     /* biases; a key that nobody knows is named, and kept */
     sh("sed 's/\"mlp_bias\"/\"my_key\": 1, &/' " GOLDEN "llama/biases/config.json >biases.json");
     run_expect(0, "biases.json: keys that models of family llama do not have are ignored",

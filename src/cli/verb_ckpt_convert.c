@@ -25,10 +25,9 @@ static const ax_option convert_options[] = {
      .help = "maximum size of the weights in one file, e.g. 500MB or 2GiB"},
     {"experts", AX_OPT_INT, offsetof(convert_args, experts), "0", "[0, 65536]", .meta = "N",
      .help = "make a mixture of N experts in each block of a dense model: each expert is a copy of the "
-             "block's MLP, and "
-             "the router is random, so the new model computes what the dense one does, and can be trained "
-             "further; "
-             "llama and mistral become mixtral, qwen3 becomes qwen3_moe. 0: no experts"},
+             "block's MLP, and the router is random, so the new model computes what the dense one does, and "
+             "can be trained further; llama and mistral become mixtral, qwen3 becomes qwen3_moe. 0: no "
+             "experts"},
     {"top-k", AX_OPT_INT, offsetof(convert_args, top_k), "0", "[0, 65536]", .meta = "K",
      .help = "with --experts: how many experts each token chooses"},
     {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false",
@@ -100,10 +99,9 @@ static ax_status run_convert(const void *raw)
     AX_TRY(read_size(a->shard_size, &c.how.shard_bytes));
     AX_CHECK(!a->experts == !a->top_k, AX_ERR_USAGE, "--experts and --top-k go together: give both, or none");
     AX_CHECK(a->experts == 0 || (a->top_k >= 2 && a->top_k <= a->experts), AX_ERR_USAGE,
-             "--top-k %lld: must be from 2 (with one expert, whose renormalized weight is 1, the router "
-             "would not learn) "
-             "to %lld, the number of experts",
-             (long long)a->top_k, (long long)a->experts);
+             "--experts %lld --top-k %lld: each token must choose at least two experts (the renormalized "
+             "weight of a single one is 1, so the router would not learn), and at most all",
+             (long long)a->experts, (long long)a->top_k);
     cli_progress_start(&progress, "converting", true);
     ax_status status = cli_use_model(a->model, convert, &c);
     cli_progress_end(&progress);

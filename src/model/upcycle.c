@@ -36,8 +36,7 @@ ax_status ax_model_config_upcycle(const ax_model_config *dense, int64_t experts,
              lacks->mlp ? "attention has" : "MLPs have", family->name);
     AX_CHECK(!dense->window_layers, AX_ERR_USAGE,
              "some layers of the model have a sliding window and others have none, which models of family %s "
-             "cannot "
-             "have",
+             "cannot have",
              family->name);
     AX_TRY(ax_model_config_copy(dense, out));
     out->family = family;

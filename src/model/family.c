@@ -304,15 +304,24 @@ void ax_model_config_fini(ax_model_config *config)
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
-/* Writes `key` with the number of the block in place of its %d, if it has one. */
-static ax_status name_array(const char *key, int block, char **out)
+void ax_key_print(const char *pattern, int block, int64_t expert, char out[AX_KEY_TEXT])
 {
-    char text[256];
-    const char *hole = strstr(key, "%d");
-    if (hole)
-        snprintf(text, sizeof text, "%.*s%d%s", (int)(hole - key), key, block, hole + 2);
-    else
-        snprintf(text, sizeof text, "%s", key);
+    enum { NUMBER = 24 }; /* room for a number */
+    size_t n = 0;
+    for (const char *p = pattern; *p && n < AX_KEY_TEXT - NUMBER; p++)
+        if (p[0] == '%' && p[1] == 'd')
+            n += (size_t)snprintf(out + n, NUMBER, "%d", block), p++;
+        else if (*p == '*' && expert >= 0)
+            n += (size_t)snprintf(out + n, NUMBER, "%lld", (long long)expert);
+        else
+            out[n++] = *p;
+    out[n] = 0;
+}
+
+static ax_status name_array(const char *pattern, int block, char **out)
+{
+    char text[AX_KEY_TEXT];
+    ax_key_print(pattern, block, -1, text);
     return ax_strdup(text, out);
 }
 

@@ -90,6 +90,10 @@ AX_MUST_CHECK ax_status ax_config_keys_add_unknown(ax_buf *out, const char *obje
  * kind of embedding does not have. */
 AX_MUST_CHECK ax_status ax_rope_list_unused(const json_t *json, ax_buf *out);
 
+/* Writes `pattern` with the number of the block in place of %d, and that of the expert, unless it is
+ * negative, in place of *. */
+enum { AX_KEY_TEXT = 512 };
+void ax_key_print(const char *pattern, int block, int64_t expert, char out[AX_KEY_TEXT]);
 /* Returns true if `name` is `pattern`, whose %d, if it has one, stands for the number of a block, *block. */
 bool ax_key_is(const char *name, const char *pattern, int *block);
 /* Sets ax_param.file of all parameters of a tree by the family's key maps. AX_ERR_INTERNAL if one is in none.

@@ -64,17 +64,11 @@ static const ax_expert_key *find_row(const ax_family *family, const char *key, i
     return NULL;
 }
 
-/* Prints the name of an array: %d is the block, * the expert. `whole`: with the family's prefix. */
+/* Writes the name of an array. `whole`: with the family's prefix. */
 static void print_key(const ax_family *family, const char *pattern, bool whole, int block, int64_t expert,
-                      char out[512])
+                      char out[AX_KEY_TEXT])
 {
-    const char *from = pattern + (whole ? 0 : strlen(family->prefix)), *hole = strstr(from, "%d"),
-               *star = strchr(from, '*');
-    if (star)
-        snprintf(out, 512, "%.*s%d%.*s%lld%s", (int)(hole - from), from, block, (int)(star - hole - 2),
-                 hole + 2, (long long)expert, star + 1);
-    else
-        snprintf(out, 512, "%.*s%d%s", (int)(hole - from), from, block, hole + 2);
+    ax_key_print(pattern + (whole ? 0 : strlen(family->prefix)), block, expert, out);
 }
 
 bool ax_upcycled_name(const ax_model_config *sparse, const char *key, int64_t index, char out[512])

@@ -143,7 +143,12 @@ static void merge_seq_len(ax_config *c, const ax_model_config *m)
 static void refuse(ax_config *c, const fact *f, const ax_model_config *m)
 {
     const char *was = (const char *)m + f->model;
-    if (f->type == AX_OPT_INT)
+    if (!m->experts.n && !strcmp(f->key, "model.experts"))
+        ax_option_error(
+            c->set, f->key,
+            "the model in model.from has no experts: leave the key out, or make them with axonn ckpt "
+            "convert MODEL --experts N --top-k K --out DIR");
+    else if (f->type == AX_OPT_INT)
         ax_option_error(c->set, f->key, "must be %lld, as in model.from; leave the key out",
                         (long long)*(const int64_t *)was);
     else if (f->type == AX_OPT_FLOAT)

@@ -84,6 +84,12 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
         cfg->model.rope_theta <= 1)
         ax_option_error(cfg->set, "model.rope_theta", "must be above 1, not %g", cfg->model.rope_theta);
     config_check_experts(cfg, model);
+    if (model->experts.n > 0 && model->experts.step > 0 &&
+        both_ok(cfg, "model.sparse_step", "model.dense_layers") &&
+        !ax_model_config_sparse_blocks(model, model->layers))
+        ax_option_error(cfg->set,
+                        model->experts.step > model->layers ? "model.sparse_step" : "model.dense_layers",
+                        "leaves none of the %lld blocks with experts", (long long)model->layers);
 }
 
 /* Records an error for each number that no model with experts can have. */

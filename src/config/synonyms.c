@@ -31,6 +31,17 @@ static const ax_option_synonym synonyms[] = {
     {"attention_dropout|attn_pdrop", "model.attn_dropout"},
     {"resid_pdrop|hidden_dropout|hidden_dropout_prob", "model.resid_dropout"},
     {"embd_pdrop|embedding_dropout", "model.embd_dropout"},
+    /* mixtures of experts */
+    {"num_experts|num_local_experts|n_routed_experts|moe_num_experts|num_routed_experts", "model.experts"},
+    {"num_experts_per_tok|num_experts_per_token|moe_top_k|moe_router_topk|router_topk|moe_k", "model.top_k"},
+    {"moe_intermediate_size|moe_ffn_hidden_size|moe_hidden_dim|expert_hidden_dim", "model.expert_ffn"},
+    {"norm_topk_prob|route_norm", "model.renormalize"},
+    {"decoder_sparse_step|moe_layer_freq|interleave_moe_layer_step", "model.sparse_step"},
+    {"mlp_only_layers|first_k_dense_replace|n_dense_layers",
+     "model.dense_layers: [0, ...], numbers of blocks"},
+    {"router_aux_loss_coef|moe_aux_loss_coeff|aux_loss_coef|aux_loss_coeff|load_balance_coeff",
+     "moe.balance"},
+    {"moe_z_loss_coeff|router_z_loss_coef|z_loss_coeff", "moe.z_loss"},
     /* low-rank adapters */
     {"lora|peft|adapter|peft_config|lora_config|finetuning_type|train_type|use_peft|use_lora",
      "tune.method: lora"},

@@ -271,6 +271,8 @@ static void print_line(ax_metrics *m, const ax_metrics_step *s)
             ax_format_bytes((double)s->mem_bytes, memory), ax_format_seconds(todo * m->mean_ms * 1e-3, left));
     if (m->run.goldfish_k)
         row_add(&line, " | dropped %.1f%%", 100 * s->dropped);
+    if (s->expert_load > 0)
+        row_add(&line, " | expert load %.2f", s->expert_load);
     if (m->terminal) {
         row shown = {.n = 0};
         fit_terminal(&line);

@@ -151,6 +151,21 @@ static void log_dropout(const ax_train_run *run)
         ax_log(AX_LOG_INFO, "dropout of the model: none");
 }
 
+static void log_experts(const ax_train_run *run)
+{
+    const ax_model_config *m = &run->inputs.model;
+    const ax_model_experts *e = &m->experts;
+    int64_t parameters, matmul;
+    if (!e->n)
+        return;
+    ax_model_config_params(m, &parameters, &matmul);
+    ax_log(AX_LOG_INFO,
+           "experts: a token chooses %lld of %lld in %lld of %lld blocks, and is multiplied by %.1f M "
+           "parameters; coefficients: balance loss %g, z loss %g",
+           (long long)e->top_k, (long long)e->n, (long long)ax_model_config_sparse_blocks(m, m->layers),
+           (long long)m->layers, (double)matmul * 1e-6, e->balance, e->z_loss);
+}
+
 /* Appends the matrices that have updates, such as "q, v in each block, head". */
 static ax_status print_updates(const ax_train_run *run, ax_buf *out)
 {
@@ -219,6 +234,7 @@ ax_status ax_report_open_metrics(const ax_train_run *run, ax_train_report *repor
     ax_train_describe(&run->inputs.model, run->plan.grid, model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->state.ctx->compute), c->device, grid, c->run.dir);
+    log_experts(run);
     log_updates(run);
     log_stages(run);
     log_schedule(run);

@@ -312,6 +312,7 @@ static void report_to(const char *dir, int fd, int64_t resume_step, int n)
     ax_status status = ax_metrics_open(&run, resume_step, &metrics);
     for (int64_t i = resume_step + 1; status == AX_OK && i <= n; i++) {
         ax_metrics_step s = a_step(i);
+        s.expert_load = i == 20 ? 1.25 : 0;
         status = ax_metrics_step_add(metrics, &s);
     }
     ax_metrics_close(&metrics);
@@ -337,6 +338,7 @@ static void progress_goes_to_a_file_at_intervals(void **state)
         line = strchr(line, '\n') + 1;
     static const int64_t expected[8] = {1, 10, 20, 23, 18}; /* the first of each session too */
     assert_memory_equal(steps, expected, sizeof steps);
+    assert_non_null(strstr(text, " | expert load 1.25\n")); /* of a model with experts */
     const char *first =
         "step 1/23 | loss 5.0000 | gnorm 0.100 | lr 3.00e-04 | 400 ms | 10k tok/s | MFU 50.0% | "
         "mem 117.7 MiB | eta 8.8 s\n";

@@ -262,10 +262,12 @@ static void keys_that_contradict_the_model(void **state)
     sh("rm -rf run");
     char *log =
         log_after(2, FROM_KEYS "model.layers=9 model.hidden=40 model.activation=gelu model.seq_len=25 "
+                               "model.experts=4 "
                                "model.from=" GOLDEN);
     static const char *const said[] = {"model.layers: must be 2, as in model.from; leave the key out",
                                        "model.hidden: must be 20, as in model.from",
                                        "model.activation: must be the activation of the model in model.from",
+                                       "model.experts: the model in model.from has no experts: leave the",
                                        "model.seq_len: must be at most 24, the number of positions"};
     for (size_t i = 0; i < AX_COUNT(said); i++)
         if (!strstr(log, said[i]))

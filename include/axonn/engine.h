@@ -103,6 +103,9 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
  * Allocates nothing after the first two calls. */
 AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
                                        int64_t targets, const ax_hyper *hyper);
+/* Sets how many rows of the batches of the following steps are samples (at first: all); others are padding.
+ * The losses of routers are means over the samples. Every rank calls it with the same number. */
+void ax_engine_set_samples(ax_engine *engine, int64_t samples);
 
 typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */

@@ -128,6 +128,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
 {
     const ax_engine_options *o = &e->options;
     e->rows = o->micro_batch * ax_grid_group_size(e->ctx->grid, ax_batch_axes(e->ctx));
+    e->samples = o->global_batch;
     AX_TRY(check_options(o, e->ctx, e->rows));
     if (!plan)
         AX_TRY(ax_block_costs(e->ctx, o, &e->costs));
@@ -276,6 +277,8 @@ ax_status engine_run_micro_batches(ax_engine *e, ax_read_rows_fn *read, void *so
     return AX_OK;
 }
 
+void ax_engine_set_samples(ax_engine *e, int64_t samples) { e->samples = ax_max(samples, 1); }
+
 ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
                          const ax_hyper *hyper)
 {
@@ -352,8 +355,8 @@ static void sum_up_routers(const ax_engine *e, ax_step_result *out)
         out->z_loss += stats[1];
         out->expert_load = fmax(out->expert_load, sum > 0 ? most * (double)experts / sum : 0);
     }
-    out->balance_loss /= (double)(ax_max(blocks, 1) * e->options.global_batch);
-    out->z_loss /= (double)(ax_max(blocks, 1) * e->options.global_batch);
+    out->balance_loss /= (double)(ax_max(blocks, 1) * e->samples);
+    out->z_loss /= (double)(ax_max(blocks, 1) * e->samples);
 }
 
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)

@@ -57,6 +57,7 @@ struct ax_engine {
     uint64_t step;    /* number of the current step */
     char *host;       /* host memory from which slot.device is filled */
     engine_reading reading;
+    int64_t samples; /* how many rows of a step's batch are not padding */
     /* In device memory: the loss, the statistics of the routers (ax_batch.routers), then for each parameter
      * the sum of squares of its gradient. */
     double *numbers;

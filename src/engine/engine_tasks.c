@@ -18,7 +18,7 @@ static ax_status load_rows(ax_engine *e, int64_t micro_batch, engine_slot *s, do
     *(ax_batch_numbers *)e->host = (ax_batch_numbers){.step = e->step,
                                                       .first_row = start * t,
                                                       .loss_scale = loss_scale,
-                                                      .sample_scale = e->scale.scale / (double)r->rows};
+                                                      .sample_scale = e->scale.scale / (double)e->samples};
     if (have > 0)
         AX_TRY(r->read(r->source, from, end, &rows));
     for (int i = 0; i < ARRAYS; i++)

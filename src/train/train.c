@@ -214,6 +214,20 @@ static ax_status draw_rows(ax_train_run *run, int64_t *targets)
     return AX_OK;
 }
 
+/* Returns how many rows of the current batch are samples. In the last step of a run by epochs the rows after
+ * them are padding. */
+static int64_t count_samples(const ax_train_run *run)
+{
+    int source = 0;
+    int64_t rows = run->config->train.global_batch, sample;
+    for (; rows; rows--) {
+        ax_sampler_where(run->state.sampler, rows - 1, &source, &sample);
+        if (source >= 0)
+            break;
+    }
+    return rows;
+}
+
 static ax_status compute(ax_train_run *run, int64_t *targets, ax_step_result *result)
 {
     ax_train_state *s = &run->state;
@@ -223,6 +237,7 @@ static ax_status compute(ax_train_run *run, int64_t *targets, ax_step_result *re
     AX_TRY(draw_rows(run, targets));
     ax_report_begin_traffic(&run->report);
     ax_pace_begin(&s->computing);
+    ax_engine_set_samples(s->engine, count_samples(run));
     AX_TRY(ax_engine_step(s->engine, s->step, read_rows, run, *targets, &hyper));
     return ax_engine_result(s->engine, result);
 }

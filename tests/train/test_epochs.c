@@ -322,7 +322,9 @@ static void last_step_is_exact(void **state)
 {
     (void)state;
     static const char *const kinds[] = {"data.loss=all", "data.pack=documents",
-                                        "data.goldfish.k=3 data.goldfish.window=2", "model.family=llama"},
+                                        "data.goldfish.k=3 data.goldfish.window=2",
+                                        "model.family=mixtral model.ffn=20 model.experts=3 moe.balance=0.5 "
+                                        "moe.z_loss=0.1"},
                              *const grids[] = {"train.micro_batch=8",
                                                "ranks=2 grid.data=2",
                                                "ranks=4 grid.data=4 zero=3",
@@ -341,6 +343,10 @@ static void last_step_is_exact(void **state)
                    kinds[i], steps - 1, left);
         same_step("whole", "exact", steps);
     }
+    /* The last model has experts, whose losses are means over the samples that there are. */
+    const double balance = number_at("whole", "balance_loss", last_step("whole"));
+    assert_true(balance >= 2 &&
+                fabs(balance - number_at("exact", "balance_loss", last_step("exact"))) < 1e-5);
     for (size_t i = 0; i < AX_COUNT(grids); i += SANITIZED ? 2 : 1) {
         sh("rm -rf grid");
         run_expect(0, NULL, LAST_KEYS "run.dir=grid %s %s", kinds[AX_COUNT(kinds) - 1], grids[i]);

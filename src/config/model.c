@@ -233,9 +233,12 @@ static void override_model(ax_config *c, ax_model_config *m)
  * no key for one of the values. */
 static ax_status check_overridden(ax_config *c, const ax_model_config *m)
 {
+    static const char *const keys[] = {"model.rope_theta", "model.experts", "model.top_k",
+                                       "model.sparse_step"};
     ax_buf text = {0};
-    if (!ax_option_ok(c->set, "model.rope_theta"))
-        return AX_OK; /* the error of this key is already recorded and says more */
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (!ax_option_ok(c->set, keys[i]))
+            return AX_OK; /* the error of this key is already recorded and says more */
     ax_status status = ax_model_config_check(m);
     if (status == AX_OK)
         status = ax_model_config_values(m, &text);

@@ -129,6 +129,8 @@ static void errors_are_reported_together(void **state)
           "model.kv_heads: 5 must divide model.heads (4), so it cannot be larger"}},
         {"model.config=" GOLDEN "llama/llama3/config.json model.rope_theta=0.5 optim.lrr=1",
          {"2 errors:", "model.rope_theta: must be above 1", "optim.lrr: unknown key"}},
+        {"model.config=" GOLDEN "mixtral/window/config.json model.top_k=9 optim.lrr=1",
+         {"2 errors:", "model.top_k: each token chooses 9 experts of 5", "optim.lrr: unknown key"}},
         {"model.config=nowhere.json optim.lrr=1", {"no such file or directory", "optim.lrr: unknown key"}},
         {"model.config=train.tok optim.lrr=1", {"model.config: ", "optim.lrr: unknown key"}},
         {"model.from=acme/llama optim.lrr=1", {"hf download acme/llama", "optim.lrr: unknown key"}},

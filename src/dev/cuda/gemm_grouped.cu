@@ -18,14 +18,28 @@ struct place {
     int64_t i;             /* first row of the tile in c; with trans_a in the group's matrix */
 };
 
-/* Finds tile number `tile` among those of all groups, each of which has `size` rows or, at its end, fewer. */
-__device__ inline place find_tile(const ax_gemm_grouped_args &a, int64_t tile, int size)
+/* Finds tile number `tile` among those of all groups, each of which has `size` rows or, at its end, fewer.
+ * The lanes of a warp look at WARP groups at a time; every lane gets the result. */
+__device__ inline place find_tile(const ax_gemm_grouped_args &a, int tile, int size)
 {
-    for (int64_t g = 0; g < a.groups; g++) {
-        const int64_t lo = a.bounds[g], hi = a.bounds[g + 1], tiles = (hi - lo + size - 1) / size;
-        if (tile < tiles)
-            return {g, lo, hi, lo + tile * size};
-        tile -= tiles;
+    const unsigned all = 0xffffffffu;
+    const int lane = threadIdx.x % WARP;
+    for (int64_t first = 0; first < a.groups; first += WARP) {
+        const int64_t g = first + lane;
+        const int lo = g < a.groups ? a.bounds[g] : 0, hi = g < a.groups ? a.bounds[g + 1] : 0,
+                  tiles = (hi - lo + size - 1) / size;
+        int end = tiles; /* of the groups from `first` to g */
+#pragma unroll
+        for (int left = 1; left < WARP; left *= 2) {
+            const int other = __shfl_sync(all, end, lane >= left ? lane - left : lane);
+            end += lane >= left ? other : 0;
+        }
+        const int total = __shfl_sync(all, end, WARP - 1), mine = over_warp<plus>(end <= tile ? 1 : 0);
+        if (tile < total) {
+            const int64_t from = __shfl_sync(all, lo, mine), nth = tile - __shfl_sync(all, end - tiles, mine);
+            return {first + mine, from, __shfl_sync(all, hi, mine), from + nth * size};
+        }
+        tile -= total;
     }
     return {-1, 0, 0, 0};
 }
@@ -33,7 +47,7 @@ __device__ inline place find_tile(const ax_gemm_grouped_args &a, int64_t tile, i
 __device__ inline place place_of(const ax_gemm_grouped_args &a, int size)
 {
     if (!a.trans_a)
-        return find_tile(a, blockIdx.x, size);
+        return find_tile(a, (int)blockIdx.x, size);
     const int64_t g = blockIdx.z;
     return {g, a.bounds[g], a.bounds[g + 1], (int64_t)blockIdx.x * size};
 }

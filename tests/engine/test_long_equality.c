@@ -83,27 +83,28 @@ static double worst_of_first_loss(const eq_run *split, const eq_run *one)
     return worst;
 }
 
+/* Models with experts run in float64. From step 85 on those of EQ_SPARSE amplify differences 1e3 times, in
+ * float64 as in fp32, and tokens come near to choices of equal probability. */
 static void a_hundred_steps(void **state)
 {
     (void)state;
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids);
     for (int m = 0; m < EQ_MODELS; m++) {
-        choices *chosen;
-        eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, EQ_MOST_STEPS),
-               one = eq_do_storing(serial, &chosen);
+        const bool experts = m >= EQ_MIXTRAL;
+        eq_run serial = eq_serial((eq_model)m, "cpu", experts ? AX_F64 : AX_F32, EQ_MOST_STEPS),
+               one = eq_do(serial);
         double worst = 0;
         for (int g = 0; g < n; g++) {
-            eq_run split = eq_following(serial, chosen);
+            eq_run split = serial;
             split.grid = grids[g];
             split = eq_do(split);
             worst = fmax(worst, worst_of_first_loss(&split, &one));
             eq_free(&split);
         }
         printf("%s: losses of %d steps within %.1e of one rank's\n", eq_model_names[m], EQ_MOST_STEPS, worst);
-        assert_true(worst < 1e-4);
+        assert_true(worst < (experts ? 1e-10 : 1e-4));
         eq_free(&one);
-        choices_destroy(&chosen);
     }
 }
 

@@ -419,6 +419,8 @@ static void bench_rows(bench *b, ax_dtype dtype)
          .dtype = dtype)
     CASE(ce_stats, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .targets = tokens(b, R),
          .max = A(R), .sum = A(R), .target_logit = A(R), .dtype = dtype)
+    CASE(ce_rank, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .target_logit = A(R),
+         .targets = tokens(b, R), .rank = tokens(b, R), .dtype = dtype)
     CASE(ce_grad, R, V, "", .rows = R, .vocab = V, .ld = LD, .scale = 1, .max = filled(b, R, 4),
          .sum = filled(b, R, 1e3), .targets = tokens(b, R), .logits = T(R * LD), .dtype = dtype)
     CASE(embedding, R, C, "", .rows = R, .cols = C, .count = V, .table = T(V * C), .ids = tokens(b, R),

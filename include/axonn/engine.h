@@ -27,6 +27,7 @@ typedef struct ax_engine_options {
                               ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;           /* largest gradient norm; 0: no clipping */
+    bool scores;           /* ax_engine_score is used */
     ax_masks *masks; /* what is zero in the blocks' matrices stays zero (ax_masks_apply); NULL: nothing */
 } ax_engine_options;
 
@@ -73,8 +74,11 @@ ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Returns the seconds, summed since the engine was created, during which this rank's pipeline stage waited
  * for other stages. */
 double ax_engine_waited(const ax_engine *engine);
-/* Returns the number of rows of a micro-batch, summed over the ranks that have different rows. */
+/* Return the number of rows of a micro-batch, summed over the ranks that have different rows; and how many
+ * rows ax_engine_eval should get at a time: one micro-batch or, with pipeline stages, so many that all of
+ * them work. */
 int64_t ax_engine_rows(const ax_engine *engine);
+int64_t ax_engine_eval_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
  * A step calls it on each rank once at the start of each micro-batch; a pipeline stage with several chunks,
@@ -139,6 +143,19 @@ AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out)
  * *loss_sum is the sum (not the mean) of the losses of all unmasked targets. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
                                        double *loss_sum);
+
+/* What a model says of the targets of an evaluation, [rows, T]; both 0 at positions without a target. */
+typedef struct ax_target_scores {
+    const double *loss;
+    const int32_t *rank; /* number of tokens with a larger logit, or with the same logit and a smaller id: 0
+                            if the target is the token that ax_sample takes at temperature 0 */
+} ax_target_scores;
+
+/* Does what ax_engine_eval does with at most ax_engine_eval_rows rows, and gives all ranks the loss and the
+ * rank of each target. *out is in host memory of the engine, valid until the next call. Needs the option
+ * `scores`. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_score(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
+                                        ax_target_scores *out);
 
 #ifdef __cplusplus
 }

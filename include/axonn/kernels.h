@@ -69,7 +69,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
     X(route) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) \
-    X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
+    X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_rank) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
     X(clip) X(adamw) X(sgd)
 /* clang-format on */
@@ -559,6 +559,19 @@ typedef struct ax_ce_loss_args {
     double *total;
     ax_dtype dtype;
 } ax_ce_loss_args;
+
+/* Counts the tokens that beat the target: rank[r] (int32) = the number of columns with a larger logit than
+ * target_logit[r], or with the same logit and a smaller id than targets[r]; 0 if the row is masked. If the
+ * vocabulary is split over ranks, target_logit is the sum over them, and an all-reduce of `rank` (SUM)
+ * follows. The target is the token that ax_sample takes at temperature 0 if its rank is 0. logits, targets
+ * and target_logit are those of ce_stats. */
+typedef struct ax_ce_rank_args {
+    int64_t rows, vocab, ld, first;
+    const void *logits, *target_logit;
+    const int32_t *targets;
+    int32_t *rank;
+    ax_dtype dtype;
+} ax_ce_rank_args;
 
 /* Third kernel of cross-entropy, which overwrites the logits with their gradient: logits <-
  * scale·now->loss_scale·(exp(logit - max)/sum - t), where t is 1 for the target and 0 for other tokens; 0 in

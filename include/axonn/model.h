@@ -390,8 +390,10 @@ AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, int chunk, ax_frame *f
  * `last`, the logits of the last position only, [b, 1, vocab]. */
 AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits);
 /* On the last stage: runs its last chunk forward and adds the sum of the losses of this rank's targets to
- * *total (F64, device memory). In training mode saves the logits in the frame for ax_model_backward. */
-AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
+ * *total (F64, device memory). `scores` (ax_op_cross_entropy) may be NULL. In training mode saves the logits
+ * in the frame for ax_model_backward. */
+AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total,
+                                      const ax_scores *scores);
 /* Runs the backward pass that belongs to the last forward pass on this frame, which must have run chunk
  * `chunk`. Adds the gradient of the sum of the losses, times the batch's loss_scale, to the gradients of the
  * parameters. If the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is

@@ -158,12 +158,21 @@ AX_MUST_CHECK ax_status ax_op_add_dropout(ax_frame *frame, const ax_tensor *x, c
 /* y [b, 1, d] = x[:, last position, :]. Rows of x may be padded; those of y are dense. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 
+/* Where ax_op_cross_entropy puts what it finds at each of this rank's positions, in device memory: the loss
+ * in the accumulation dtype, and how many tokens beat the target (ax_ce_rank_args); both 0 without a target.
+ */
+typedef struct ax_scores {
+    void *loss;
+    int32_t *rank;
+} ax_scores;
+
 /* Adds the sum of the cross-entropy losses of this rank's unmasked targets to *total (F64, device memory).
- * logits: [b, t, v] in the compute dtype; targets: int32 [b, t]; negative targets are masked. `stats` is kept
- * for backward: a local tensor [3, rows] in the accumulation dtype, with each row's maximum, sum of
- * exponentials and target's logit. Collective along the axes that split v. */
+ * logits: [b, t, v] in the compute dtype; targets: int32 [b, t]; negative targets are masked. `scores` may be
+ * NULL. `stats` is kept for backward: a local tensor [3, rows] in the accumulation dtype, with each row's
+ * maximum, sum of exponentials and target's logit. Collective along the axes that split v. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
-                                            const ax_tensor *targets, double *total, ax_tensor *stats);
+                                            const ax_tensor *targets, double *total, const ax_scores *scores,
+                                            ax_tensor *stats);
 /* Overwrites the logits with scale · loss_scale · d(sum of losses)/d logits, where loss_scale is that of the
  * frame's batch. In place, because a second array of the size of the logits would take much memory. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,

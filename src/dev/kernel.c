@@ -553,6 +553,10 @@ ROW(ce_loss, dtype, TAKES(dtype, ACCUM), REAL(a->rows) * (3 + TRANSCENDENTAL),
     IN(a->target_logit, T, VECTOR(a->rows)), IN(a->targets, AX_I32, VECTOR(a->rows)),
     OUT(a->loss, T, VECTOR(a->rows)), INOUT(a->total, AX_F64, VECTOR(1)));
 
+ROW(ce_rank, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * 2,
+    IN(a->logits, T, LOGITS), IN(a->target_logit, A, VECTOR(a->rows)),
+    IN(a->targets, AX_I32, VECTOR(a->rows)), OUT(a->rank, AX_I32, VECTOR(a->rows)));
+
 ROW(ce_grad, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (3 + TRANSCENDENTAL),
     IN(a->now, AX_U8, BYTES(a->now)), IN(a->max, A, VECTOR(a->rows)), IN(a->sum, A, VECTOR(a->rows)),
     IN(a->targets, AX_I32, VECTOR(a->rows)), INOUT(a->logits, T, LOGITS));

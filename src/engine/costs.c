@@ -109,7 +109,7 @@ static ax_status run_micro_batch(counter *c, int64_t rows, double *cost)
         c->batch.x = y;
         cost[i] = lap(c);
     }
-    AX_TRY(ax_model_loss(m, c->frame, c->numbers));
+    AX_TRY(ax_model_loss(m, c->frame, c->numbers, NULL));
     cost[m->chunks - 1] = lap(c);
     for (int i = m->chunks - 1; i >= 0 && trains; i--) {
         const ax_tensor in = dy;

@@ -111,6 +111,30 @@ static ax_status make_numbers(ax_engine *e)
                : AX_OK;
 }
 
+static ax_status make_scores(ax_engine *e)
+{
+    engine_scores *s = &e->scores;
+    const size_t mine = (size_t)engine_positions(e),
+                 all = (size_t)(ax_engine_eval_rows(e) * e->options.seq_len);
+    if (!e->options.scores)
+        return AX_OK;
+    AX_TRY(ax_ctx_alloc(e->ctx, engine_scores_bytes(e), (void **)&s->device));
+    s->micro.loss = s->device;
+    s->micro.rank = (int32_t *)(void *)(s->device + mine * ax_dtype_size(e->ctx->accum));
+    AX_TRY(ax_calloc(mine, sizeof(double), &s->host));
+    AX_TRY(ax_calloc(all, sizeof *s->loss, &s->loss));
+    return ax_calloc(all, sizeof *s->rank, &s->rank);
+}
+
+static void destroy_scores(ax_engine *e)
+{
+    if (e->scores.device)
+        ax_ctx_free(e->ctx, e->scores.device, engine_scores_bytes(e));
+    free(e->scores.host);
+    free(e->scores.loss);
+    free(e->scores.rank);
+}
+
 /* Gives the matrices of the blocks their masks. */
 static ax_status prune(ax_engine *e)
 {
@@ -143,7 +167,8 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
         ax_pipeline_create(e->model, e->rows, o->seq_len, o->global_batch / e->rows, o->optim, &e->pipeline));
     AX_TRY(make_numbers(e));
     AX_TRY(make_slots(e, plan, frame_bytes));
-    AX_TRY(make_tasks(e, EVALUATION + engine_chunks(e), &e->task));
+    AX_TRY(make_scores(e));
+    AX_TRY(make_tasks(e, EVALUATION + 2 * engine_chunks(e), &e->task));
     return o->optim ? ax_updater_create(o->optim, e->set, &e->updater) : AX_OK;
 }
 
@@ -178,12 +203,13 @@ void ax_engine_destroy(ax_engine **engine)
     if (!e)
         return;
     if (e->pipeline)
-        destroy_tasks(EVALUATION + engine_chunks(e), e->task);
+        destroy_tasks(EVALUATION + 2 * engine_chunks(e), e->task);
     for (int i = e->slots - 1; i >= 0;
          i--) /* from last to first, because the first slot owns the memory that all slots share */
         destroy_slot(e, &e->slot[i]);
     free(e->slot);
     ax_pipeline_destroy(&e->pipeline);
+    destroy_scores(e);
     if (e->numbers)
         ax_ctx_free(e->ctx, e->numbers, engine_numbers_bytes(e));
     if (e->routers)
@@ -206,19 +232,27 @@ double ax_engine_stop_asked(const ax_engine *engine) { return ax_pipeline_stop_a
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
+int64_t ax_engine_eval_rows(const ax_engine *engine)
+{
+    const int64_t stages = engine->model->stages;
+    return engine->rows * (stages > 1 ? 4 * stages : 1);
+}
+
 static ax_status zero_sums(ax_engine *e)
 {
     return ax_run_fill(e->ctx->stream,
                        &(ax_fill_args){.n = engine_sums(e), .value = 0, .y = e->numbers, .dtype = AX_F64});
 }
 
+/* Returns the axes along which ranks have different rows, and pipe. */
+static ax_axisset sum_axes(const ax_engine *e) { return (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE); }
+
 /* Sums the first n numbers over the ranks that hold different rows and over the pipeline stages. Only the
  * last stage has a loss, and only one the statistics of a block's router; the other stages add 0. Afterwards
  * all ranks have the sums. */
 static ax_status reduce_sums(ax_engine *e, int64_t n)
 {
-    return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, n, AX_F64,
-                          AX_SUM);
+    return ax_reduce_axes(e->ctx, sum_axes(e), e->numbers, n, AX_F64, AX_SUM);
 }
 
 static double *grad_sumsq(const ax_engine *e) { return e->numbers + engine_sums(e); }
@@ -265,7 +299,8 @@ ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 
 ax_status engine_run_micro_batches(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets)
 {
-    e->reading = (engine_reading){read, source, e->options.global_batch, targets};
+    e->reading =
+        (engine_reading){.read = read, .source = source, .rows = e->options.global_batch, .targets = targets};
     AX_TRY(engine_begin_step(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, e->options.global_batch / e->rows, true));
     AX_TRY(ax_pipeline_run(e->pipeline,
@@ -382,13 +417,63 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     return AX_OK;
 }
 
+/* ---- evaluations --------------------------------------------------------------------------------- */
+
+ax_status engine_run_evaluation(ax_engine *e, const engine_reading *reading)
+{
+    e->reading = *reading;
+    AX_TRY(zero_sums(e));
+    AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(reading->rows, e->rows), false));
+    return ax_pipeline_run(e->pipeline,
+                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_eval_piece}, .user = e});
+}
+
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
 {
-    e->reading = (engine_reading){.read = read, .source = source, .rows = rows};
-    AX_TRY(zero_sums(e));
-    AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(rows, e->rows), false));
-    AX_TRY(ax_pipeline_run(e->pipeline,
-                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = engine_eval_piece}, .user = e}));
+    AX_TRY(engine_run_evaluation(e, &(engine_reading){.read = read, .source = source, .rows = rows}));
     AX_TRY(reduce_sums(e, 1));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
+}
+
+ax_status engine_take_scores(ax_engine *e, int64_t micro_batch)
+{
+    const engine_scores *s = &e->scores;
+    const int64_t first = micro_batch * e->rows + e->first, T = e->options.seq_len,
+                  n = ax_max(ax_min(e->n, e->reading.rows - first), 0) * T;
+    AX_TRY(ax_copy_out(e->ctx->stream, s->host, s->micro.loss, (size_t)n * ax_dtype_size(e->ctx->accum)));
+    for (int64_t i = 0; i < n; i++)
+        s->loss[first * T + i] = ax_load(e->ctx->accum, s->host, i);
+    return ax_copy_out(e->ctx->stream, s->rank + first * T, s->micro.rank, (size_t)n * sizeof *s->rank);
+}
+
+/* Sums n numbers in host memory over the ranks that hold different rows and over the pipeline stages. */
+static ax_status sum_on_host(ax_engine *e, void *data, int64_t n, ax_dtype dtype)
+{
+    const ax_axisset axes = sum_axes(e);
+    ax_comm *comm;
+    ax_work *work;
+    if (!ax_grid_effective(e->ctx->grid, axes))
+        return AX_OK;
+    AX_TRY(ax_grid_comm(e->ctx->grid, axes, &comm));
+    AX_TRY(ax_all_reduce(comm, NULL, data, n, dtype, AX_SUM, &work));
+    return ax_wait(&work);
+}
+
+ax_status ax_engine_score(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows,
+                          ax_target_scores *out)
+{
+    const engine_scores *s = &e->scores;
+    const int64_t n = rows * e->options.seq_len;
+    AX_CHECK(s->device && rows <= ax_engine_eval_rows(e), AX_ERR_USAGE,
+             "ax_engine_score: %lld rows of an engine %s the option `scores`, which scores at most %lld at a "
+             "time",
+             (long long)rows, s->device ? "with" : "without", (long long)ax_engine_eval_rows(e));
+    memset(s->loss, 0, (size_t)n * sizeof *s->loss);
+    memset(s->rank, 0, (size_t)n * sizeof *s->rank);
+    AX_TRY(engine_run_evaluation(
+        e, &(engine_reading){.read = read, .source = source, .rows = rows, .scoring = true}));
+    AX_TRY(sum_on_host(e, s->loss, n, AX_F64));
+    AX_TRY(sum_on_host(e, s->rank, n, AX_I32));
+    *out = (ax_target_scores){s->loss, s->rank};
+    return AX_OK;
 }

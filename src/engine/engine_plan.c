@@ -17,7 +17,7 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
 /* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches, one chunk after the other. */
 static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
 {
-    e->reading = (engine_reading){ax_rows_none, NULL, of * e->rows, 1};
+    e->reading = (engine_reading){.read = ax_rows_none, .rows = of * e->rows, .targets = 1};
     AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
     for (int chunk = 0; chunk < engine_chunks(e); chunk++) {
         AX_TRY(engine_start_piece(e, (ax_pipe_piece){index, chunk}, 0));
@@ -28,6 +28,18 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
     return ax_pipeline_end(e->pipeline);
 }
 
+/* Runs an evaluation, and one that scores targets if the engine has scores: these are then summed in host
+ * memory, which a dry run leaves out, between the ranks that sum the loss. */
+static ax_status dry_run_evaluations(ax_engine *e)
+{
+    double loss;
+    AX_TRY(ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss));
+    return e->options.scores
+               ? engine_run_evaluation(
+                     e, &(engine_reading){.read = ax_rows_none, .rows = e->rows, .scoring = true})
+               : AX_OK;
+}
+
 /* Runs each task twice on the device `dry`. The first run records the order in which the task uses weights
  * (the order of their all-gathers), the second run records the memory.
  *
@@ -36,7 +48,6 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
  * two micro-batches if the real step has several. */
 static ax_status dry_run_tasks(ax_engine *e)
 {
-    double loss;
     bool trains = e->options.optim, several = e->options.global_batch > e->rows;
     int64_t n = several ? 2 : 1;
     e->options.global_batch = n * e->rows;
@@ -44,7 +55,7 @@ static ax_status dry_run_tasks(ax_engine *e)
         AX_TRY(engine_begin_step(e));
     if (trains)
         AX_TRY(dry_run_micro_batch(e, 0, n));
-    AX_TRY(ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss));
+    AX_TRY(dry_run_evaluations(e));
     ax_frame_forget(e->slot[0].frame);
     if (trains && !several)
         AX_TRY(engine_begin_step(e));
@@ -52,7 +63,7 @@ static ax_status dry_run_tasks(ax_engine *e)
         AX_TRY(dry_run_micro_batch(e, n - 1, n));
     if (trains)
         AX_TRY(engine_end_step(e, 1, &(ax_hyper){.step = 1}));
-    return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
+    return dry_run_evaluations(e);
 }
 
 static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
@@ -70,7 +81,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     size_t *bytes = out->memory.bytes;
     bytes[AX_MEMORY_ACTIVATIONS] = ax_frame_plan_bytes(out->frame);
     bytes[AX_MEMORY_BATCH] += (size_t)slots * engine_batch_bytes(e) + engine_numbers_bytes(e) +
-                              (e->updater ? ax_updater_bytes(e->updater) : 0);
+                              engine_scores_bytes(e) + (e->updater ? ax_updater_bytes(e->updater) : 0);
     bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(e->model->root);
     bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(e->pipeline);
     return AX_OK;

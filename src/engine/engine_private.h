@@ -22,7 +22,7 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
  * postponed, four more tasks compute them, with indices WEIGHTS + 0 … 3 for the same combinations of bits.
  *
  * The engine itself has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION
- * + chunk, which runs a forward pass. */
+ * + chunk, which runs a forward pass; one that scores targets is the task EVALUATION + chunks + chunk. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
@@ -40,7 +40,18 @@ typedef struct engine_reading {
     ax_read_rows_fn *read;
     void *source;
     int64_t rows, targets;
+    bool scoring; /* the evaluation scores its targets (engine_scores) */
 } engine_reading;
+
+/* Scores of targets, with the option `scores`. */
+typedef struct engine_scores {
+    char *device;    /* device memory of `micro`; NULL: the engine has no scores */
+    ax_scores micro; /* of this rank's positions of a micro-batch, [n, seq_len] */
+    void *host;      /* copy of micro.loss */
+    /* of the positions of all ranks in one ax_engine_score, [ax_engine_eval_rows, seq_len], in host memory */
+    double *loss;
+    int32_t *rank;
+} engine_scores;
 
 struct ax_engine {
     ax_ctx *ctx;
@@ -62,9 +73,10 @@ struct ax_engine {
      * the sum of squares of its gradient. */
     double *numbers;
     double *routers; /* the routers' statistics after the newest step, in pinned host memory, or NULL */
+    engine_scores scores;
     ax_updater *updater;
     ax_loss_scale scale;
-    ax_replay **task; /* [EVALUATION + chunks]: recordings of the launches of the engine's tasks */
+    ax_replay **task; /* [EVALUATION + 2 · chunks]: recordings of the launches of the engine's tasks */
     bool stepped;     /* a step that had targets has run since the last ax_engine_result */
     bool empty;       /* the newest step had no target */
 };
@@ -74,9 +86,12 @@ struct ax_engine {
 enum { HEAD = 64 };
 _Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");
 
+/* Returns the number of this rank's positions in a micro-batch. */
+static inline int64_t engine_positions(const ax_engine *e) { return e->n * e->options.seq_len; }
+
 static inline size_t engine_batch_bytes(const ax_engine *e)
 {
-    return HEAD + (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
+    return HEAD + (size_t)(ARRAYS * engine_positions(e)) * sizeof(int32_t);
 }
 
 /* Returns how many statistics the routers of all stages have, and how many numbers of a step are summed over
@@ -91,6 +106,13 @@ static inline int64_t engine_sums(const ax_engine *e) { return 1 + engine_router
 static inline size_t engine_numbers_bytes(const ax_engine *e)
 {
     return (size_t)(engine_sums(e) + e->set->n) * sizeof(double);
+}
+
+/* Returns the bytes of device memory in which this rank scores a micro-batch. */
+static inline size_t engine_scores_bytes(const ax_engine *e)
+{
+    const size_t each = ax_dtype_size(e->ctx->accum) + sizeof(int32_t);
+    return e->options.scores ? (size_t)engine_positions(e) * each : 0;
 }
 
 static inline int engine_chunks(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->chunks; }
@@ -115,11 +137,15 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
  * micro-batch, and runs its forward pass unless forward and backward are one task (ax_pipeline_is_joint).
  * engine_end_piece runs its backward pass (and before it the forward pass, if the two are one task),
  * engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation, engine_eval_piece
- * loads the rows and runs the forward pass. `engine` is an ax_engine, `index` the index of a slot. */
+ * loads the rows, runs the forward pass, and takes the scores of its targets if
+ * the evaluation scores them. `engine` is an ax_engine, `index` the index of a slot. */
 ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_end_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_add_weight_grads(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_eval_piece(void *engine, ax_pipe_piece piece, int index);
+/* Copies the scores of a micro-batch, which the last chunk of the model has computed, to this rank's rows of
+ * the engine's host memory. */
+ax_status engine_take_scores(ax_engine *e, int64_t micro_batch);
 
 /* ---- engine.c: the beginning and the end of a step ----------------------------------------------- */
 
@@ -127,5 +153,7 @@ ax_status engine_begin_step(ax_engine *e);
 /* Begins step number e->step, and runs forward and backward of its micro-batches. engine_end_step follows. */
 ax_status engine_run_micro_batches(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets);
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper);
+/* Runs the micro-batches of an evaluation. Its sums over ranks follow. */
+ax_status engine_run_evaluation(ax_engine *e, const engine_reading *reading);
 
 #endif

@@ -52,13 +52,16 @@ static const char *task_of(const char *name, int chunk, char out[24])
 static ax_status run_forward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     AX_TRY(ax_pipeline_forward(e->pipeline, piece, s->frame, &s->batch));
-    return ax_model_ends(e->model, piece.chunk) ? ax_model_loss(e->model, s->frame, e->numbers) : AX_OK;
+    return ax_model_ends(e->model, piece.chunk)
+               ? ax_model_loss(e->model, s->frame, e->numbers, e->reading.scoring ? &e->scores.micro : NULL)
+               : AX_OK;
 }
 
 static ax_status evaluate(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
-    AX_TRY(ax_frame_begin(s->frame, task_of("eval", piece.chunk, name), AX_MODE_EVAL, &s->batch));
+    const char *task = e->reading.scoring ? "score" : "eval";
+    AX_TRY(ax_frame_begin(s->frame, task_of(task, piece.chunk, name), AX_MODE_EVAL, &s->batch));
     return run_forward(e, s, piece);
 }
 
@@ -160,6 +163,9 @@ ax_status engine_eval_piece(void *engine, ax_pipe_piece piece, int index)
 {
     ax_engine *e = engine;
     engine_slot *s = &e->slot[index];
+    const bool scoring = e->reading.scoring;
     AX_TRY(load_rows(e, piece.micro_batch, s, 1));
-    return engine_run_task(e, e->task[EVALUATION + piece.chunk], evaluate, s, piece);
+    AX_TRY(engine_run_task(e, e->task[EVALUATION + (scoring ? engine_chunks(e) : 0) + piece.chunk], evaluate,
+                           s, piece));
+    return scoring && ax_model_ends(e->model, piece.chunk) ? engine_take_scores(e, piece.micro_batch) : AX_OK;
 }

@@ -242,11 +242,11 @@ ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor
     return ax_layer_forward(model->head, frame, &at, logits);
 }
 
-ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total)
+ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total, const ax_scores *scores)
 {
     ax_tensor logits, stats;
     AX_TRY(ax_model_logits(model, frame, false, &logits));
-    AX_TRY(ax_op_cross_entropy(frame, &logits, &ax_frame_batch(frame)->targets, total, &stats));
+    AX_TRY(ax_op_cross_entropy(frame, &logits, &ax_frame_batch(frame)->targets, total, scores, &stats));
     AX_TRY(ax_frame_save(frame, &logits));
     return ax_frame_save(frame, &stats);
 }

@@ -82,7 +82,7 @@ ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits, const 
     AX_TRY(check_target(frame, "cross-entropy", logits, targets, rows));
     AX_TRY(zeros(frame, SUMS, &sum));
     AX_TRY(ax_op_class_targets(frame, targets, classes, ignore_index, sum + COUNTED, &masked));
-    AX_TRY(ax_op_cross_entropy(frame, logits, &masked, sum + LOSS, &stats));
+    AX_TRY(ax_op_cross_entropy(frame, logits, &masked, sum + LOSS, NULL, &stats));
     AX_TRY(collect(frame, logits, rows, sum, SUMS, total));
     AX_CHECK(total[WRONG] == 0, AX_ERR_DATA,
              "cross-entropy: %.0f of %.0f targets are neither a class (0 to %lld) nor ignore_index (%lld)",

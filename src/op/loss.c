@@ -2,7 +2,8 @@
  * maximum of this rank's part of each row, and sums exponentials relative to it; then the maxima are
  * all-reduced, the sums rescaled to the maximum of the whole row, and the sums all-reduced. The gradient
  * overwrites the logits, to save the memory of a second array. A rank without vocabulary entries has a
- * maximum of -inf and a sum of 0. This file also has the sum of squared errors. */
+ * maximum of -inf and a sum of 0. The rank of a target is counted once its logit is known on all ranks. This
+ * file also has the sum of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)
@@ -34,8 +35,23 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, int64_t rows, vo
     return ax_reduce_axes(ctx, axes, sum, 2 * rows, ctx->accum, AX_SUM);
 }
 
+/* Counts the tokens that beat each target, whose logit is in stats, along the whole vocabulary. */
+static ax_status count_better(ax_ctx *ctx, ax_axisset axes, const ax_ce_stats_args *s, int32_t *rank)
+{
+    AX_TRY(ax_run_ce_rank(ctx->stream, &(ax_ce_rank_args){.rows = s->rows,
+                                                          .vocab = s->vocab,
+                                                          .ld = s->ld,
+                                                          .first = s->first,
+                                                          .logits = s->logits,
+                                                          .target_logit = s->target_logit,
+                                                          .targets = s->targets,
+                                                          .rank = rank,
+                                                          .dtype = s->dtype}));
+    return ax_reduce_axes(ctx, axes, rank, s->rows, AX_I32, AX_SUM);
+}
+
 ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax_tensor *targets,
-                              double *total, ax_tensor *stats)
+                              double *total, const ax_scores *scores, ax_tensor *stats)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_axisset axes = ax_grid_effective(ctx->grid, vocab_axes(logits));
@@ -44,25 +60,28 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
     ax_op_rows(frame, logits, &rows, &vocab, &ld);
     ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
     AX_TRY(ax_op_local(frame, 2, (int64_t[]){3, rows}, stats));
-    ax_tensor losses;
-    AX_TRY(ax_op_local(frame, 1, &rows, &losses));
-    void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(stats, 2);
-    AX_TRY(ax_run_ce_stats(ctx->stream, &(ax_ce_stats_args){.rows = rows,
-                                                            .vocab = vocab,
-                                                            .ld = ld,
-                                                            .first = first,
-                                                            .logits = logits->data,
-                                                            .targets = targets->data,
-                                                            .max = max,
-                                                            .sum = sum,
-                                                            .target_logit = target_logit,
-                                                            .dtype = logits->dtype}));
+    const ax_ce_stats_args s = {.rows = rows,
+                                .vocab = vocab,
+                                .ld = ld,
+                                .first = first,
+                                .logits = logits->data,
+                                .targets = targets->data,
+                                .max = ax_op_part(stats, 0),
+                                .sum = ax_op_part(stats, 1),
+                                .target_logit = ax_op_part(stats, 2),
+                                .dtype = logits->dtype};
+    ax_tensor losses = {.data = scores ? scores->loss : NULL};
+    if (!scores)
+        AX_TRY(ax_op_local(frame, 1, &rows, &losses));
+    AX_TRY(ax_run_ce_stats(ctx->stream, &s));
     if (axes)
-        AX_TRY(reduce_stats(frame, axes, rows, max, sum));
+        AX_TRY(reduce_stats(frame, axes, rows, s.max, s.sum));
+    if (scores)
+        AX_TRY(count_better(ctx, axes, &s, scores->rank));
     return ax_run_ce_loss(ctx->stream, &(ax_ce_loss_args){.rows = rows,
-                                                          .max = max,
-                                                          .sum = sum,
-                                                          .target_logit = target_logit,
+                                                          .max = s.max,
+                                                          .sum = s.sum,
+                                                          .target_logit = s.target_logit,
                                                           .targets = targets->data,
                                                           .loss = losses.data,
                                                           .total = total,

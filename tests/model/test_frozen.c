@@ -143,7 +143,7 @@ static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch 
         double flops = ctx->dev->flops;
         AX_TRY(ax_param_set_last_micro_batch(set, i == 1));
         AX_TRY(ax_frame_begin(frame, "train", AX_MODE_TRAIN, batch));
-        AX_TRY(ax_model_loss(model, frame, total));
+        AX_TRY(ax_model_loss(model, frame, total, NULL));
         AX_TRY(ax_model_backward(model, 0, frame, &none, &dx));
         out->flops = ctx->dev->flops - flops;
     }

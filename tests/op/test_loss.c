@@ -57,7 +57,7 @@ static ax_status compute(ax_ctx *ctx, ax_frame *frame, loss_case *c)
     AX_TRY(scatter_values(ctx, frame, &targets, ids));
     AX_TRY(ax_frame_scratch(frame, AX_F64, 1, &total));
     AX_TRY(ax_run_fill(ctx->stream, &(ax_fill_args){.n = 1, .y = total, .dtype = AX_F64}));
-    AX_TRY(ax_op_cross_entropy(frame, &logits, &targets, total, &stats));
+    AX_TRY(ax_op_cross_entropy(frame, &logits, &targets, total, NULL, &stats));
     AX_TRY(ax_op_cross_entropy_grad(frame, &logits, &targets, &stats, 0.5));
     AX_TRY(ax_reduce_axes(ctx, ax_batch_axes(ctx), total, 1, AX_F64, AX_SUM));
     AX_TRY(ax_copy_out(ctx->stream, &c->loss, total, sizeof c->loss));

@@ -648,6 +648,27 @@ bool kc_build_ce_stats(kernel_case *c, int index)
     return true;
 }
 
+/* Makes cases of ce_rank. The logits are small integers, so that many are equal; as in a part of a split
+ * vocabulary, the target's logit need not be one of them. */
+bool kc_build_ce_rank(kernel_case *c, int index)
+{
+    ARGS(ce_rank);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
+        return false;
+    a->first = index % 2 ? 11 : 0;
+    a->ld = a->vocab + index % 3;
+    DTYPE(dtype, c->dtype);
+    void *logits = IN(logits, c->dtype, a->rows * a->ld), *target = IN(target_logit, ACCUM, a->rows);
+    int32_t *targets = RAW(targets, KC_IN, AX_I32, a->rows, 0);
+    fill_targets(c, targets, a->rows, a->first, a->vocab);
+    for (int64_t i = 0; i < a->rows * a->ld; i++)
+        ax_store(c->dtype, logits, i, (double)kc_integer(c, -4, 4));
+    for (int64_t r = 0; r < a->rows; r++)
+        ax_store(ax_dtype_accum(c->dtype), target, r, (double)kc_integer(c, -4, 4));
+    RAW(rank, KC_OUT, AX_I32, a->rows, 0);
+    return true;
+}
+
 /* Makes cases of ce_rescale. The local maximum is at most the global one; -infinity for a rank without
  * vocabulary entries, where the sum is 0. */
 bool kc_build_ce_rescale(kernel_case *c, int index)

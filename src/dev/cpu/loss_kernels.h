@@ -84,6 +84,41 @@ INLINE void ce_stats_range(const ax_ce_stats_args *a, int64_t lo, int64_t hi, vt
 }
 BY_DTYPE(ce_stats)
 
+/* Returns how many of the logits at elements at ... end-1 are larger than `logit`; with `equal`, those that
+ * are equal count too. */
+INLINE int32_t count_better(const void *logits, int64_t at, int64_t end, float logit, bool equal, vtype type)
+{
+    const vf target = vset(logit), one = vset(1), none = vset(0);
+    int32_t better = 0;
+    for (int64_t stop; at < end; at = stop) { /* a lane counts in fp32, which is exact up to 2^24 */
+        vf count = none;
+        stop = ax_min(end, at + ((int64_t)1 << 20));
+        for (; at + W <= stop; at += W) {
+            vf x = vget(logits, at, W, type);
+            count = count + (equal ? vless(x, target, none, one) : vless(target, x, one, none));
+        }
+        better += (int32_t)vsum(count);
+        for (; at < stop; at++) {
+            float x = vget_one(logits, at, type);
+            better += equal ? x >= logit : x > logit;
+        }
+    }
+    return better;
+}
+
+INLINE void ce_rank_range(const ax_ce_rank_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        const int64_t at = r * a->ld, end = at + a->vocab,
+                      target = ax_min(ax_max(a->targets[r] - a->first, 0), a->vocab);
+        const float logit = ((const float *)a->target_logit)[r];
+        a->rank[r] = a->targets[r] < 0 ? 0
+                                       : count_better(a->logits, at, at + target, logit, true, type) +
+                                             count_better(a->logits, at + target, end, logit, false, type);
+    }
+}
+BY_DTYPE(ce_rank)
+
 INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const bool roughly = type != VF32;

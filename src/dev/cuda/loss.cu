@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split over ranks, and targets from class indices. ce_stats and
- * ce_grad have one thread block per row. */
+/* Cross-entropy over a vocabulary that may be split over ranks, and targets from class indices. ce_stats,
+ * ce_rank and ce_grad have one thread block per row. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -92,6 +92,36 @@ template <class A> __global__ void loss_kernel(loss_call<A> s)
         s.a.total[0] += total;
 }
 
+/* Counts the columns that beat the target, which has the column `target` and the logit `logit`. */
+template <class T> struct better_than {
+    typedef accum_t<T> A;
+    const T *x;
+    A logit;
+    int64_t target;
+    int count;
+    template <int N> __device__ void run(int64_t at)
+    {
+        pack<A, N> v = read<T, A, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            count += v.v[i] > logit || (v.v[i] == logit && at + i < target);
+    }
+};
+template <class T> struct rank_call {
+    ax_ce_rank_args a;
+};
+template <class T> __global__ void rank_kernel(rank_call<T> s)
+{
+    int64_t r = blockIdx.x;
+    const T *x = (const T *)s.a.logits + r * s.a.ld;
+    better_than<T> mine = {x, ((const accum_t<T> *)s.a.target_logit)[r], s.a.targets[r] - s.a.first, 0};
+    if (s.a.targets[r] >= 0)
+        along_row(x, s.a.vocab, threadIdx.x, ROW_BLOCK, mine);
+    int count = over_block<plus>(mine.count, 0);
+    if (threadIdx.x == 0)
+        s.a.rank[r] = count;
+}
+
 /* The kernel class_targets. Launched with one thread block, so that the counts are summed in a fixed
  * order. */
 __global__ void class_targets_kernel(ax_class_targets_args a)
@@ -171,6 +201,15 @@ ax_status ax_cuda_ce_loss(ax_stream *stream, const void *args)
     return by_accum(a->dtype, [&](auto t) {
         typedef decltype(t) A;
         return run(stream, loss_kernel<A>, 1, ROW_BLOCK, 0, loss_call<A>{*a});
+    });
+}
+
+ax_status ax_cuda_ce_rank(ax_stream *stream, const void *args)
+{
+    const ax_ce_rank_args *a = (const ax_ce_rank_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, rank_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, rank_call<T>{*a});
     });
 }
 

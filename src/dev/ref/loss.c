@@ -73,6 +73,32 @@ ax_status ref_ce_loss(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
+/* Returns the number of columns at ... at+count-1 that beat the target, whose column is `target`, of the
+ * logit `logit`; x holds the logits of these columns. */
+static int32_t count_better(const double *x, int64_t at, int64_t count, int64_t target, double logit)
+{
+    int32_t better = 0;
+    for (int64_t i = 0; i < count; i++)
+        better += x[i] > logit || (x[i] == logit && at + i < target);
+    return better;
+}
+
+ax_status ref_ce_rank(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_ce_rank_args *a = args;
+    double x[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++) {
+        const double logit = ax_load(ax_dtype_accum(a->dtype), a->target_logit, r);
+        a->rank[r] = 0;
+        for (ref_blocks(a->targets[r] < 0 ? 0 : a->vocab, at, count)) {
+            ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
+            a->rank[r] += count_better(x, at, count, a->targets[r] - a->first, logit);
+        }
+    }
+    return AX_OK;
+}
+
 ax_status ref_ce_grad(ax_stream *stream, const void *args)
 {
     (void)stream;

@@ -218,6 +218,14 @@ typedef struct ax_goldfish {
 AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int32_t *document, int64_t n,
                                          uint8_t *keep);
 
+/* Which part of each document is read, and what of it is to be predicted: of its first `document` tokens (of
+ * all, if it has fewer) the last `target` tokens are the targets, and the `prompt` tokens before them (0:
+ * all) are what the model sees first. A document without so many tokens (prompt 0: one) before its targets is
+ * left out. */
+typedef struct ax_excerpt {
+    int64_t document, prompt, target;
+} ax_excerpt;
+
 typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS, AX_PACK_AUTO } ax_data_packing;
 typedef enum ax_data_long { AX_LONG_SPLIT, AX_LONG_TRUNCATE, AX_LONG_DROP } ax_data_long;
 
@@ -239,6 +247,9 @@ typedef enum ax_data_long { AX_LONG_SPLIT, AX_LONG_TRUNCATE, AX_LONG_DROP } ax_d
  *
  * AX_PACK_AUTO: as AX_PACK_DOCUMENTS if the source has a mask (conversations), else as AX_PACK_STREAM.
  *
+ * With an excerpt (target > 0), for packed sources only, a piece is the part of a document that it names,
+ * which must fit into a row; without mask_documents each piece has a row of its own.
+ *
  * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
  * goldfish loss is for training only: for evaluation, callers set `goldfish` to 0. */
 typedef struct ax_row_shape {
@@ -249,6 +260,7 @@ typedef struct ax_row_shape {
     ax_data_packing pack;
     ax_data_long longer;  /* documents that are longer than a row, if documents are packed */
     ax_goldfish goldfish; /* all 0: no goldfish loss */
+    ax_excerpt excerpt;   /* all 0: whole documents */
 } ax_row_shape;
 
 /* Returns true if rows of this shape hold whole documents of the source: with AX_PACK_DOCUMENTS, and with
@@ -301,18 +313,37 @@ typedef struct ax_data_packed {
     int64_t targetless; /* documents longer than a row that were left out because no target was in the part
                            that is read (AX_LONG_TRUNCATE) */
     int64_t lost;       /* tokens of documents longer than a row that are in no row */
-    int64_t left_out;   /* documents of one token, which have no target */
+    int64_t left_out;   /* documents of one token, which have no target; or too short for the excerpt */
 } ax_data_packed;
 
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with which the source is
  * packed (ax_data_is_packed). A piece is a document, or a part of a document that is longer than a row. The
  * algorithm is bin packing by first fit, the longest piece first, within groups of 1024 pieces that follow
- * one another in the file. The rows are a function of the file, of T, shape->longer and, with
- * AX_LONG_TRUNCATE, shape->answers alone. The list of the pieces stays in memory until ax_data_close or the
- * next ax_data_pack: 20 bytes a piece at most. Reads the index of documents and, if documents are truncated,
- * the mask of the longer ones, but no token. For other values of these three, the caller must call it again.
- * AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
+ * one another in the file. The rows are a function of the file, of T, shape->excerpt (with it, of
+ * mask_documents), shape->longer and, with AX_LONG_TRUNCATE, shape->answers alone. The list of the pieces
+ * stays in memory until ax_data_close or the next ax_data_pack: 20 bytes a piece at most. Reads the index of
+ * documents and, if documents are truncated, the mask of the longer ones, but no token. For other values of
+ * these, the caller must call it again. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot
+ * be read; AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
+
+/* Where a piece is in the rows of a packed source. */
+typedef struct ax_data_piece {
+    int64_t index;         /* number of pieces before it in the source */
+    int64_t document;      /* index in the source of the document that it is, or is a part of */
+    int64_t start;         /* index in the source of its first token */
+    int64_t row, position; /* of its first input */
+    int64_t length;        /* number of its inputs */
+} ax_data_piece;
+
+/* Lists all pieces that ax_data_pack has packed, in the order of rows; the caller frees *out.
+ * AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_data_pieces(const ax_data *data, ax_data_piece **out, int64_t *n);
+
+/* Sets *longest to the number of tokens of the longest document, or to a number of at least `enough` as soon
+ * as one document has as many. A source without an index of documents counts as one document. AX_ERR_DATA if
+ * a file cannot be read. */
+AX_MUST_CHECK ax_status ax_data_longest(const ax_data *data, int64_t enough, int64_t *longest);
 
 /* Counts the documents that AX_PACK_STREAM cuts: those with tokens in more than one row of seq_len tokens.
  * The source must have an index of documents. AX_ERR_DATA if a file cannot be read. */
@@ -327,9 +358,9 @@ AX_MUST_CHECK ax_status ax_data_count_cut(const ax_data *data, int64_t seq_len, 
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Checks that rows of this shape can be read. AX_ERR_USAGE: seq_len is not 1 ... INT32_MAX, or another number
- * is out of range; the source is packed, but has no index of documents; or the goldfish loss is
- * static, but the source finds its documents by end_id, without an index. The functions that read rows of
- * such a shape fail in the same way. */
+ * is out of range; the source is packed, but has no index of documents; an excerpt has no target or is longer
+ * than a row, or the source is not packed; or the goldfish loss is static, but the source finds its documents
+ * by end_id, without an index. The functions that read rows of such a shape fail in the same way. */
 AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);
 
 /* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding

@@ -8,21 +8,17 @@ enum {
     UNIT = 64
 }; /* T is a multiple of this number, where data and limits allow it: tiles of kernels are full */
 
-/* Sets *longest to the number of inputs of the longest document, or to a number of at least `enough` as soon
- * as one document has as many. A source without an index of documents counts as one document: its documents
- * could only be found by reading all tokens. */
-static ax_status find_longest(const ax_data *data, int64_t enough, int64_t *longest)
+ax_status ax_data_longest(const ax_data *data, int64_t enough, int64_t *longest)
 {
     data_walk walk;
-    const int64_t tokens = data->info.tokens;
     *longest = 0;
-    if (data->index_kind == INDEX_NONE || !tokens) {
-        *longest = ax_max(tokens - 1, 0);
+    if (data->index_kind == INDEX_NONE || !data->info.tokens) {
+        *longest = data->info.tokens;
         return AX_OK;
     }
     AX_TRY(data_walk_begin(&walk, data, 0));
     while (walk.first < walk.end && *longest < enough) {
-        *longest = ax_max(*longest, walk.end - 1 - walk.first);
+        *longest = ax_max(*longest, walk.end - walk.first);
         AX_TRY(data_walk_next(&walk));
     }
     return AX_OK;
@@ -48,7 +44,8 @@ ax_status ax_data_choose_length(ax_data *const *sources, int n, const ax_row_sha
     int64_t longest = 0, wanted = 0, all = 0;
     for (int i = 0; i < n; i++) {
         int64_t here;
-        AX_TRY(find_longest(sources[i], most + 1, &here));
+        AX_TRY(ax_data_longest(sources[i], most + 2, &here));
+        here = ax_max(here - 1, 0); /* inputs: the last token is a target only */
         longest = ax_max(longest, here);
         wanted = ax_max(wanted, ax_data_is_packed(sources[i], shape) ? here : ax_max(here, AX_ROW_STREAM));
         all = ax_max(all, sources[i]->info.tokens - 1);

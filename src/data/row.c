@@ -207,6 +207,24 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
 
 static bool is_length(int64_t seq_len) { return seq_len > 0 && seq_len <= INT32_MAX; }
 
+static ax_status check_excerpt(const ax_data *data, const ax_row_shape *shape)
+{
+    const ax_excerpt *x = &shape->excerpt;
+    if (!x->document && !x->prompt && !x->target)
+        return AX_OK;
+    const bool small = x->target > 0 && x->target <= INT32_MAX && x->prompt >= 0 && x->prompt <= INT32_MAX;
+    const int64_t tokens = !small ? 0 : x->prompt ? x->prompt + x->target : x->document;
+    AX_CHECK(
+        small && tokens <= x->document && tokens - 1 <= shape->seq_len && x->target < tokens &&
+            ax_data_is_packed(data, shape),
+        AX_ERR_USAGE,
+        "an excerpt of %lld tokens with a prompt of %lld and a target of %lld is not possible in rows of "
+        "%lld tokens: prompt and target have 1 token or more and fit into the excerpt, the excerpt into a "
+        "row and one token more, and documents are packed",
+        (long long)x->document, (long long)x->prompt, (long long)x->target, (long long)shape->seq_len);
+    return AX_OK;
+}
+
 ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
 {
     const ax_goldfish *g = &shape->goldfish;
@@ -217,6 +235,7 @@ ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
              "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
              "build`, or use data.pack=stream (--pack stream)",
              data->path, ax_data_format_name(data->info.format));
+    AX_TRY(check_excerpt(data, shape));
     if (!g->k)
         return AX_OK;
     AX_TRY(goldfish_check(g));
@@ -233,10 +252,7 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
 {
     const int64_t targets = ax_max(data->info.tokens - 1, 0), T = shape->seq_len;
     if (ax_data_is_packed(data, shape))
-        return data->pack && data->pack->seq_len == T && data->pack->longer == shape->longer &&
-                       (data->pack->answers == shape->answers || shape->longer != AX_LONG_TRUNCATE)
-                   ? data->pack->rows
-                   : 0;
+        return data->pack && data_packs_alike(&data->pack->shape, shape) ? data->pack->rows : 0;
     if (!is_length(T))
         return 0;
     return shape->full_rows ? targets / T : ax_ceil_div(targets, T);
@@ -341,21 +357,26 @@ static ax_status read_stream(const ax_data *data, const ax_row_shape *shape, int
     return AX_OK;
 }
 
-/* Reads a row of packed pieces of documents. The first token of a document is no target in such a row. */
+/* Reads a row of packed pieces of documents. The first token of a document is no target in such a row, nor is
+ * a token before the targets of an excerpt. */
 static ax_status read_packed(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
 {
     const data_pack *pack = data->pack;
     for (int64_t p = pack->first[row]; p < pack->first[row + 1]; m->used += pack->length[p++]) {
+        const int64_t start = pack->start[p], length = pack->length[p],
+                      seen = shape->excerpt.target ? length - shape->excerpt.target : 0;
         if (m->row && m->used && shape->mask_documents) {
             assign_positions(m->row, m->from, m->used);
             m->from = m->used;
         }
         if (m->row)
-            AX_TRY(copy_inputs(data, pack->start[p], pack->length[p], m->row, m->used));
+            AX_TRY(copy_inputs(data, start, length, m->row, m->used));
+        for (int64_t t = 0; t < seen && m->row; t++)
+            m->row->targets[m->used + t] = -1;
         if (by_token(data, shape))
-            AX_TRY(decide_targets(data, shape, pack->start[p], pack->length[p], m->used, m));
+            AX_TRY(decide_targets(data, shape, start + seen, length - seen, m->used + seen, m));
         else
-            m->targets.kept += pack->length[p];
+            m->targets.kept += length - seen;
     }
     return AX_OK;
 }

@@ -88,14 +88,15 @@ enum { COARSE_MAX = 4096 };
 /* The rows of a source whose documents are packed (whole documents side by side in a row; pack.c). A piece is
  * a document, or a part of a document that is longer than a row. */
 typedef struct data_pack {
-    int64_t seq_len, rows, pieces;
-    ax_data_long longer;
-    bool answers;    /* with AX_LONG_TRUNCATE, which documents have targets depends on it */
+    ax_row_shape shape; /* the rows that were packed (ax_data_pack says what counts of it) */
+    int64_t rows, pieces;
     int64_t *start;  /* [pieces] index in the source of the first token of each piece */
     int32_t *length; /* [pieces] number of inputs of each piece; an input's target is the next token */
     int64_t *first;  /* [rows+1] index of the first piece of each row; first[rows] is `pieces` */
 } data_pack;
 void data_pack_free(data_pack **pack);
+/* Returns true if rows of both shapes have the same pieces. */
+bool data_packs_alike(const ax_row_shape *a, const ax_row_shape *b);
 
 struct ax_data {
     /* A source of shards (several files read as one; shards.c) uses the fields `part` and `part_at`, and of

@@ -464,6 +464,99 @@ static void lengths_by_the_data(void **state)
         ax_data_close(&data[i]);
 }
 
+/* Checks one document of a source that is read as excerpts: where it is, and its row there. */
+static void expect_excerpt(const ax_data *data, const ax_row_shape *shape, const ax_data_piece *p)
+{
+    const ax_excerpt *x = &shape->excerpt;
+    int64_t first, end;
+    int32_t tokens[512];
+    ax_rows out = rows_create(1, shape->seq_len);
+    OK(ax_data_document(data, p->document, &first, &end));
+    end = ax_min(end, first + x->document);
+    if (x->prompt)
+        first = end - x->prompt - x->target;
+    assert_true(p->start == first && p->length == end - first - 1);
+    OK(ax_data_tokens(data, first, end - first, tokens));
+    OK(ax_data_row(data, shape, p->row, &out, 0, NULL));
+    for (int64_t i = 0; i < p->length; i++) {
+        const int64_t at = p->position + i;
+        assert_true(out.tokens[at] == tokens[i] && out.position[at] == i);
+        assert_true(shape->mask_documents || at == i);
+        assert_int_equal(out.targets[at], i < p->length - x->target ? -1 : tokens[i + 1]);
+    }
+    rows_free(&out);
+}
+
+/* Of each document that is long enough the excerpt is in one row, and its targets are the only ones. */
+static void excerpts_of_documents(void **state)
+{
+    scratch *s = *state;
+    enum { D = 1500 }; /* more than a window */
+    static int64_t lengths[D];
+    static const struct {
+        int64_t T;
+        ax_excerpt excerpt;
+    } cases[] = {
+        {63, {64, 0, 10}}, {80, {64, 0, 63}}, {29, {90, 20, 10}}, {70, {1000, 1, 3}}, {1, {2, 1, 1}}};
+    for (int d = 0; d < D; d++)
+        lengths[d] = 1 + (int64_t)(ax_rng_uniform(5, (uint64_t)d) * 100);
+    ax_data *data = make_documents(s, "excerpts.tok", lengths, D);
+    for (size_t c = 0; c < AX_COUNT(cases); c++) {
+        const ax_excerpt *x = &cases[c].excerpt;
+        const ax_row_shape shape = {
+            .seq_len = cases[c].T, .mask_documents = c != 1, .pack = AX_PACK_DOCUMENTS, .excerpt = *x};
+        const int64_t need = ax_max(x->prompt, 1) + x->target;
+        ax_data_packed packed;
+        ax_data_piece *piece;
+        int64_t n, targets = 0, enough = 0, seen = 0;
+        OK(ax_data_pack(data, &shape, &packed));
+        OK(ax_data_pieces(data, &piece, &n));
+        for (int d = 0; d < D; d++)
+            enough += ax_min(lengths[d], x->document) >= need;
+        assert_true(enough > 10 && n == enough && packed.documents == n && packed.left_out == D - n);
+        for (int64_t i = 0; i < n; i++) {
+            expect_excerpt(data, &shape, &piece[i]);
+            seen += piece[i].index;
+            assert_true(!i || piece[i].row > piece[i - 1].row ||
+                        piece[i].position == piece[i - 1].position + piece[i - 1].length);
+        }
+        assert_int_equal(seen, n * (n - 1) / 2);
+        assert_true(shape.mask_documents ? packed.rows <= n : packed.rows == n);
+        for (int64_t r = 0, here; r < packed.rows; r++, targets += here)
+            OK(ax_data_row_targets(data, &shape, r, &here));
+        assert_int_equal(targets, n * x->target);
+        free(piece);
+    }
+    ax_data_close(&data);
+}
+
+/* An excerpt needs a prompt and a target that fit into a row, and packed documents. */
+static void excerpts_that_are_refused(void **state)
+{
+    scratch *s = *state;
+    ax_data *data = make_documents(s, "few.tok", (int64_t[]){20, 30}, 2);
+    static const struct {
+        int64_t T;
+        ax_data_packing pack;
+        ax_excerpt excerpt;
+    } cases[] = {{20, AX_PACK_DOCUMENTS, {22, 0, 5}},  {20, AX_PACK_STREAM, {21, 0, 5}},
+                 {20, AX_PACK_DOCUMENTS, {21, 0, 21}}, {20, AX_PACK_DOCUMENTS, {21, 0, 0}},
+                 {20, AX_PACK_DOCUMENTS, {0, 3, 0}},   {20, AX_PACK_DOCUMENTS, {10, 6, 5}},
+                 {20, AX_PACK_DOCUMENTS, {90, 17, 5}}, {20, AX_PACK_DOCUMENTS, {21, -1, 5}}};
+    ax_data_packed packed;
+    for (size_t c = 0; c < AX_COUNT(cases); c++)
+        assert_int_equal(ax_data_check_shape(data, &(ax_row_shape){.seq_len = cases[c].T,
+                                                                   .pack = cases[c].pack,
+                                                                   .excerpt = cases[c].excerpt}),
+                         AX_ERR_USAGE);
+    ax_row_shape shape = {.seq_len = 20, .pack = AX_PACK_DOCUMENTS, .excerpt = {21, 0, 5}};
+    OK(ax_data_pack(data, &shape, &packed));
+    assert_int_equal(ax_data_rows(data, &shape), 2);
+    shape.excerpt.target = 6; /* was not packed for this */
+    assert_int_equal(ax_data_rows(data, &shape), 0);
+    ax_data_close(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -478,6 +571,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_again, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(lengths_by_the_data, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(excerpts_of_documents, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(excerpts_that_are_refused, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,6 +187,58 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
                                            const ax_row_shape *shape, int64_t batch,
                                            ax_eval_progress_fn *progress, void *user, ax_evaluation *out);
 
+/* ---- recall -------------------------------------------------------------------------------------- */
+
+/* What a model reproduces of the documents of a token source. Each document has a prompt, its beginning, and
+ * a target, the `tokens` tokens after the prompt (ax_excerpt). The tokens that greedy decoding puts after the
+ * prompt are the target if and only if each token of the target has rank 0, given the true tokens before it:
+ * so nothing is generated. The caller releases a result with ax_recall_fini. */
+typedef struct ax_recall {
+    int64_t documents; /* with enough tokens, in the order of the source */
+    int64_t left_out;  /* documents with fewer tokens */
+    int64_t tokens;
+    int64_t *document; /* [documents]: index in the source */
+    int64_t *start;    /* [documents]: index in the source of the first token of the target */
+    double *loss;      /* [documents, tokens]: of each token of the target, in nats */
+    int32_t *rank;     /* [documents, tokens]: ax_target_scores */
+} ax_recall;
+void ax_recall_fini(ax_recall *recall);
+
+/* Sums over documents first ... end-1 of an ax_recall. */
+typedef struct ax_recall_sum {
+    int64_t recalled;  /* documents whose target greedy decoding reproduces */
+    int64_t right;     /* tokens of targets before the first one that greedy decoding gets wrong */
+    int64_t likeliest; /* tokens of targets that are the likeliest, given the true text before them */
+    double loss;       /* of all tokens of targets */
+} ax_recall_sum;
+ax_recall_sum ax_recall_add_up(const ax_recall *recall, int64_t first, int64_t end);
+
+/* Fails with AX_ERR_USAGE if prompt and target do not fit into what is read of a document: the excerpt, and a
+ * row of `seq_len` tokens with the token after it. */
+AX_MUST_CHECK ax_status ax_recall_check(const ax_excerpt *excerpt, int64_t seq_len);
+
+/* Packs the excerpts of n sources into rows. excerpt->document 0: whole documents, at most as many tokens as
+ * a row has, and one. shape->seq_len, tokens of a row: 0, as many as the longest excerpt has, at most
+ * `positions`, those of the model. shape->mask_documents is read too; the rest of *shape is set. left_out:
+ * NULL, or [n]: how many documents of each source are too short. AX_ERR_USAGE: as for ax_recall_check, or a
+ * source has no index of documents; AX_ERR_DATA: all documents of a source are too short, or a file cannot be
+ * read. Not collective. */
+AX_MUST_CHECK ax_status ax_recall_pack(ax_data *const *sources, int n, const ax_excerpt *excerpt,
+                                       int64_t positions, ax_row_shape *shape, int64_t *left_out);
+
+/* Evaluates the excerpts of a source that ax_recall_pack has packed, by one forward pass. All ranks get the
+ * result. The engine has the option `scores`, and rows of shape->seq_len tokens; `progress` may be NULL.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                                         ax_eval_progress_fn *progress, void *user, ax_recall *out);
+
+/* Does that for a model and n sources, in micro-batches of `batch` rows. out: [n]; all are zeroed or results,
+ * also after an error. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_pretrained_recall(ax_ctx *ctx, const ax_pretrained *model,
+                                             const ax_data *const *sources, int n, const ax_row_shape *shape,
+                                             int64_t batch, ax_eval_progress_fn *progress, void *user,
+                                             ax_recall *out);
+
 /* ---- generation ---------------------------------------------------------------------------------- */
 
 typedef struct ax_generator ax_generator;

@@ -1,9 +1,11 @@
-/* Evaluation of a model on token sources. */
+/* Evaluation of a model on token sources: its loss, and what it recalls of documents. */
 #include "axonn/infer.h"
 #include "engine/machine.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct reader {
     const ax_data *data;
@@ -58,9 +60,6 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
                               ax_evaluation *evaluation)
 {
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
-    /* Each call of ax_engine_eval evaluates several micro-batches if the model has pipeline stages, so that
-     * the stages work at the same time. */
-    int64_t stages = ax_engine_model(engine)->stages, batches = stages > 1 ? 4 * stages : 1;
     reader r = {data, shape, all, rows, 0};
     double sum = 0;
     for (int64_t i = 0, here; i < rows; i++) {
@@ -72,7 +71,7 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
              ax_data_path(data), (long long)ax_data_describe(data)->tokens);
     for (int64_t n; targets && r.done < rows; r.done += n) {
         double loss;
-        n = ax_min(batches * ax_engine_rows(engine), rows - r.done);
+        n = ax_min(ax_engine_eval_rows(engine), rows - r.done);
         AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, &r, progress, user));
         AX_TRY(ax_engine_eval(engine, read_rows, &r, n, &loss));
         sum += loss;
@@ -83,15 +82,174 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
     return AX_OK;
 }
 
-ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
-                             const ax_row_shape *shape, int64_t batch, ax_eval_progress_fn *progress,
-                             void *user, ax_evaluation *out)
+/* ---- recall -------------------------------------------------------------------------------------- */
+
+void ax_recall_fini(ax_recall *recall)
 {
-    *out = (ax_evaluation){0};
+    free(recall->document);
+    free(recall->start);
+    free(recall->loss);
+    free(recall->rank);
+    *recall = (ax_recall){0};
+}
+
+ax_recall_sum ax_recall_add_up(const ax_recall *recall, int64_t first, int64_t end)
+{
+    ax_recall_sum sum = {0};
+    for (int64_t d = first; d < end; d++) {
+        bool right = true;
+        for (int64_t at = d * recall->tokens; at < (d + 1) * recall->tokens; at++) {
+            right = right && recall->rank[at] == 0;
+            sum.right += right;
+            sum.likeliest += recall->rank[at] == 0;
+            sum.loss += recall->loss[at];
+        }
+        sum.recalled += right;
+    }
+    return sum;
+}
+
+/* Sets *longest to the number of tokens of the longest excerpt of the sources, at most `most`. */
+static ax_status find_longest(ax_data *const *sources, int n, const ax_excerpt *x, int64_t most,
+                              int64_t *longest)
+{
+    *longest = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t here = x->prompt + x->target;
+        if (!x->prompt)
+            AX_TRY(ax_data_longest(sources[i], most, &here));
+        *longest = ax_max(*longest, ax_min(here, most));
+    }
+    return AX_OK;
+}
+
+static ax_status pack_excerpts(ax_data *data, const ax_row_shape *shape, int64_t *left_out)
+{
+    const ax_excerpt *x = &shape->excerpt;
+    ax_data_packed packed;
+    AX_CHECK(ax_data_describe(data)->documents >= 0, AX_ERR_USAGE,
+             "%s has no index of documents: make a token file with `axonn data build`", ax_data_path(data));
+    AX_TRY(ax_data_pack(data, shape, &packed));
+    AX_CHECK(
+        packed.documents, AX_ERR_DATA,
+        "%s: none of its %lld documents has the %lld tokens of a prompt and a target: give longer documents, "
+        "or shorter prompts and targets",
+        ax_data_path(data), (long long)packed.left_out, (long long)(ax_max(x->prompt, 1) + x->target));
+    if (left_out)
+        *left_out = packed.left_out;
+    return AX_OK;
+}
+
+ax_status ax_recall_check(const ax_excerpt *x, int64_t seq_len)
+{
+    const int64_t prompt = ax_max(x->prompt, 1),
+                  most = x->document ? ax_min(x->document, seq_len + 1) : seq_len + 1;
+    AX_CHECK(x->target > 0 && prompt + x->target <= most, AX_ERR_USAGE,
+             "a target of %lld token%s after a prompt of %lld does not fit into the %lld tokens that are "
+             "read of a "
+             "document: both have 1 token or more, and together at most these",
+             (long long)x->target, x->target == 1 ? "" : "s", (long long)prompt, (long long)most);
+    return AX_OK;
+}
+
+ax_status ax_recall_pack(ax_data *const *sources, int n, const ax_excerpt *excerpt, int64_t positions,
+                         ax_row_shape *shape, int64_t *left_out)
+{
+    ax_excerpt x = *excerpt;
+    const int64_t most = shape->seq_len ? shape->seq_len : positions;
+    int64_t longest;
+    AX_TRY(ax_recall_check(&x, most));
+    if (!x.document)
+        x.document = INT64_MAX;
+    if (!x.prompt)
+        x.document = ax_min(x.document, most + 1);
+    AX_TRY(find_longest(sources, n, &x, ax_min(x.document, most + 1), &longest));
+    longest = ax_max(longest, ax_max(x.prompt, 1) + x.target);
+    if (!x.prompt)
+        x.document = ax_min(x.document, longest);
+    *shape = (ax_row_shape){.seq_len = shape->seq_len ? shape->seq_len : longest - 1,
+                            .mask_documents = shape->mask_documents,
+                            .pack = AX_PACK_DOCUMENTS,
+                            .excerpt = x};
+    for (int i = 0; i < n; i++)
+        AX_TRY(pack_excerpts(sources[i], shape, left_out ? &left_out[i] : NULL));
+    return AX_OK;
+}
+
+static ax_status allocate(int64_t documents, int64_t tokens, ax_recall *out)
+{
+    *out = (ax_recall){.documents = documents, .tokens = tokens};
+    AX_TRY(ax_calloc((size_t)documents, sizeof *out->document, &out->document));
+    AX_TRY(ax_calloc((size_t)documents, sizeof *out->start, &out->start));
+    AX_TRY(ax_calloc((size_t)(documents * tokens), sizeof *out->loss, &out->loss));
+    return ax_calloc((size_t)(documents * tokens), sizeof *out->rank, &out->rank);
+}
+
+/* Copies the scores of a document's target. `row`: the scores of the row in which the document is. */
+static void take_target(const ax_data_piece *piece, const ax_target_scores *row, ax_recall *out)
+{
+    const int64_t from = piece->position + piece->length - out->tokens, to = piece->index * out->tokens;
+    AX_ASSERT(out->document && out->start && out->loss && out->rank);
+    out->document[piece->index] = piece->document;
+    out->start[piece->index] = piece->start + 1 + piece->length - out->tokens;
+    memcpy(out->loss + to, row->loss + from, (size_t)out->tokens * sizeof *out->loss);
+    memcpy(out->rank + to, row->rank + from, (size_t)out->tokens * sizeof *out->rank);
+}
+
+/* Scores all rows. `piece`: the n documents, in the order of rows. */
+static ax_status score_rows(ax_engine *engine, reader *r, const ax_data_piece *piece, int64_t n,
+                            ax_eval_progress_fn *progress, void *user, ax_recall *out)
+{
+    const int64_t T = r->shape->seq_len;
+    for (int64_t p = 0, rows; r->done < r->rows; r->done += rows) {
+        ax_target_scores scores;
+        rows = ax_min(ax_engine_eval_rows(engine), r->rows - r->done);
+        AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, r, progress, user));
+        AX_TRY(ax_engine_score(engine, read_rows, r, rows, &scores));
+        for (; p < n && piece[p].row < r->done + rows; p++) {
+            const int64_t at = (piece[p].row - r->done) * T;
+            take_target(&piece[p], &(ax_target_scores){scores.loss + at, scores.rank + at}, out);
+        }
+    }
+    return AX_OK;
+}
+
+ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                           ax_eval_progress_fn *progress, void *user, ax_recall *out)
+{
+    const int64_t rows = ax_data_rows(data, shape);
+    ax_comm *world = ax_engine_params(engine)->ctx->world;
+    ax_data_piece *piece = NULL;
+    int64_t n = 0;
+    *out = (ax_recall){0};
+    ax_status status = ax_data_pieces(data, &piece, &n);
+    if (status == AX_OK)
+        status = allocate(n, shape->excerpt.target, out);
+    status = ax_comm_agree(world, status);
+    reader r = {data, shape, rows, rows, 0};
+    if (status == AX_OK)
+        status = score_rows(engine, &r, piece, n, progress, user, out);
+    free(piece);
+    if (status != AX_OK)
+        ax_recall_fini(out);
+    out->left_out = status == AX_OK ? ax_data_describe(data)->documents - n : 0;
+    return status;
+}
+
+/* ---- models in directories ----------------------------------------------------------------------- */
+
+/* What is done with an engine that has the weights of a model. */
+typedef ax_status engine_use_fn(void *user, ax_engine *engine);
+
+/* Creates an engine for evaluations in micro-batches of `batch` rows, loads the weights, and calls `use`. */
+static ax_status with_engine(ax_ctx *ctx, const ax_pretrained *model, const ax_row_shape *shape,
+                             int64_t batch, bool scores, engine_use_fn *use, void *user)
+{
     ax_engine_options options = {.model = &model->config,
                                  .seq_len = shape->seq_len,
                                  .micro_batch = batch,
                                  .whole_rows = !shape->mask_documents,
+                                 .scores = scores,
                                  .global_batch = batch * ax_grid_group_size(ctx->grid, ax_batch_axes(ctx))};
     ax_engine_plan plan;
     ax_engine *engine;
@@ -114,7 +272,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
         if (status == AX_OK)
             status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
-            status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
+            status = use(user, engine);
         /* If only this rank failed, the job ends here, before ax_engine_destroy frees the buffers of messages
          * in flight. */
         ax_comm_abort_unshared(ctx->world, status);
@@ -122,4 +280,46 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     }
     ax_engine_plan_fini(&plan);
     return status;
+}
+
+typedef struct evaluation_job {
+    const ax_data *const *sources;
+    int n;
+    const ax_row_shape *shape;
+    ax_eval_progress_fn *progress;
+    void *user;
+    ax_evaluation *loss;
+    ax_recall *recall;
+} evaluation_job;
+
+static ax_status evaluate_loss(void *user, ax_engine *engine)
+{
+    const evaluation_job *j = user;
+    return ax_engine_eval_data(engine, *j->sources, j->shape, 0, j->progress, j->user, j->loss);
+}
+
+static ax_status evaluate_recall(void *user, ax_engine *engine)
+{
+    const evaluation_job *j = user;
+    for (int i = 0; i < j->n; i++)
+        AX_TRY(ax_engine_recall(engine, j->sources[i], j->shape, j->progress, j->user, &j->recall[i]));
+    return AX_OK;
+}
+
+ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
+                             const ax_row_shape *shape, int64_t batch, ax_eval_progress_fn *progress,
+                             void *user, ax_evaluation *out)
+{
+    evaluation_job job = {&data, 1, shape, progress, user, out, NULL};
+    *out = (ax_evaluation){0};
+    return with_engine(ctx, model, shape, batch, false, evaluate_loss, &job);
+}
+
+ax_status ax_pretrained_recall(ax_ctx *ctx, const ax_pretrained *model, const ax_data *const *sources, int n,
+                               const ax_row_shape *shape, int64_t batch, ax_eval_progress_fn *progress,
+                               void *user, ax_recall *out)
+{
+    evaluation_job job = {sources, n, shape, progress, user, NULL, out};
+    memset(out, 0, (size_t)n * sizeof *out);
+    return with_engine(ctx, model, shape, batch, true, evaluate_recall, &job);
 }

@@ -1,6 +1,7 @@
 /* Opens a MODEL argument on the ranks of a grid, or finds its directory. */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +96,15 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
                               0, &out->ctx));
     if (use == MODEL_SEQUENCE)
         out->ctx->parallel.strategy = &ax_strategy_inference;
+    return AX_OK;
+}
+
+ax_status model_check_loss(const model_args *args, double loss)
+{
+    AX_CHECK(
+        isfinite(loss), AX_ERR_NUMERIC,
+        "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)%s",
+        loss, args->precision, strcmp(args->precision, "fp32") ? "; try --precision fp32" : "");
     return AX_OK;
 }
 

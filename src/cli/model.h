@@ -72,6 +72,8 @@ typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 /* Creates the communicator of all ranks (the world), and opens the model on these ranks. The caller calls
  * model_close, also after an error. Collective. */
 ax_status model_open(const model_args *args, model_use use, opened_model *out);
+/* Fails with AX_ERR_NUMERIC if the mean loss of an evaluation is not finite. */
+ax_status model_check_loss(const model_args *args, double loss);
 /* Closes the model, destroys the communicator of all ranks, and prints the error of `status`, as
  * cli_world_close does. Returns `status`. */
 ax_status model_close(opened_model *opened, ax_status status);

@@ -1,0 +1,263 @@
+/* cli: axonn recall. */
+#include "axonn/data.h"
+#include "cli/cli_test.h"
+#include "support/check.h"
+#include "support/sampled.h"
+
+#include <math.h>
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
+enum { VOCAB = 67, DOCUMENTS = 12, TOKENS = 16 };
+
+/* The lines of JSON that a command prints, which must succeed. */
+typedef struct lines {
+    int n;
+    json_t *line[100];
+} lines;
+
+static lines lines_of(const char *command)
+{
+    lines l = {0};
+    ax_buf out = {0};
+    const int code = shell(command, &out);
+    for (char *rest = NULL, *line = strtok_r(out.data, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest)) {
+        json_t *object = json_loads(line, 0, NULL);
+        if (!json_is_object(object) || l.n == (int)AX_COUNT(l.line))
+            fail_msg("%s printed %s", command, line);
+        l.line[l.n++] = object;
+    }
+    if (code)
+        fail_msg("%s: exit code %d", command, code);
+    ax_buf_fini(&out);
+    return l;
+}
+
+static void drop(lines *l)
+{
+    while (l->n)
+        json_decref(l->line[--l->n]);
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value) && !json_is_boolean(value))
+        fail_msg("there is no number \"%s\"", key);
+    return json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+}
+
+/* The totals are the sums and means of the documents' lines, and these those of their tokens. */
+static void totals_follow_from_the_documents(void **state)
+{
+    (void)state;
+    lines l = lines_of(AXONN " recall " GOLDEN " --data a.tok --tokens 5 --per-token --json 2>errors");
+    const json_t *totals = l.line[l.n - 1];
+    double recalled = 0, before = 0, likeliest = 0, loss = 0;
+    assert_int_equal(l.n, DOCUMENTS + 1);
+    for (int d = 0; d < DOCUMENTS; d++) {
+        const json_t *tokens = json_object_get(l.line[d], "tokens"), *token;
+        double sum = 0, first = 0;
+        size_t i, wrong = 0;
+        assert_int_equal(json_array_size(tokens), 5);
+        json_array_foreach(tokens, i, token)
+        {
+            sum += number(token, "loss");
+            wrong += number(token, "rank") > 0;
+            first += !wrong;
+            assert_int_equal(number(token, "id"), (d * 31 + (int)(TOKENS - 5 + i) * 7) % VOCAB);
+        }
+        assert_int_equal(number(l.line[d], "document"), d + d / 4); /* a short one follows each fourth */
+        assert_int_equal(number(l.line[d], "before_error"), first);
+        assert_true(number(l.line[d], "recalled") == (first == 5));
+        assert_true(fabs(number(l.line[d], "loss") - sum / 5) < 1e-12);
+        recalled += number(l.line[d], "recalled");
+        before += first / DOCUMENTS;
+        likeliest += number(l.line[d], "likeliest") / DOCUMENTS;
+        loss += number(l.line[d], "loss") / DOCUMENTS;
+    }
+    assert_string_equal(json_string_value(json_object_get(totals, "source")), "a.tok");
+    assert_int_equal(number(totals, "documents"), DOCUMENTS);
+    assert_int_equal(number(totals, "left_out"), DOCUMENTS / 4 - 1);
+    assert_true(number(totals, "recalled") == recalled &&
+                fabs(number(totals, "before_error") - before) < 1e-12);
+    assert_true(fabs(number(totals, "likeliest") - likeliest) < 1e-12 &&
+                fabs(number(totals, "loss") - loss) < 1e-9);
+    drop(&l);
+}
+
+/* Returns the totals of the last source that a command prints. The caller releases them. */
+static json_t *totals_of(const char *flags)
+{
+    char command[1024];
+    snprintf(command, sizeof command, AXONN " recall " GOLDEN " %s --json 2>errors", flags);
+    lines l = lines_of(command);
+    json_t *totals = json_incref(l.line[l.n - 1]);
+    drop(&l);
+    return totals;
+}
+
+/* Compares the mean loss, which depends on what the model sees and predicts, in fp32. */
+static void same_loss(const char *a, const char *b, bool same)
+{
+    json_t *x = totals_of(a), *y = totals_of(b);
+    if ((fabs(number(x, "loss") - number(y, "loss")) < 1e-6) != same)
+        fail_msg("%s: %g, %s: %g", a, number(x, "loss"), b, number(y, "loss"));
+    json_decref(x);
+    json_decref(y);
+}
+
+static void prompts_and_documents_are_cut(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    same_loss("--data a.tok --tokens 5", "--data a.tok --tokens 5 --prompt-tokens 11", true);
+    same_loss("--data a.tok --tokens 5", "--data a.tok --tokens 5 --prompt-tokens 10", false);
+    same_loss("--data a.tok --tokens 5", "--data a.tok --tokens 5 --document-tokens 15", false);
+    same_loss("--data a.tok --tokens 5 --document-tokens 9", "--data head.tok --tokens 5", true);
+    same_loss("--data a.tok --tokens 5 --prompt-tokens 3 --document-tokens 9",
+              "--data head.tok --tokens 5 --prompt-tokens 3", true);
+    /* With all tokens but the first as targets, it is the loss of `axonn eval`. */
+    json_t *all = totals_of("--data head.tok --tokens 8"),
+           *eval = json_of(AXONN " eval " GOLDEN " --data head.tok --pack documents --json 2>errors");
+    assert_int_equal(number(eval, "targets"), 8 * DOCUMENTS);
+    assert_true(fabs(number(all, "loss") - number(eval, "loss")) < 1e-6);
+    json_decref(all);
+    json_decref(eval);
+    assert_int_equal(
+        shell(AXONN " recall " GOLDEN " --data a.tok head.tok --tokens 5 --per-token 2>errors", &out), 0);
+    assert_contains(out.data, "source  document  target       id        loss     rank\na.tok ");
+    assert_contains(out.data,
+                    "\nsource    documents  left out  recalled  before error  likeliest      loss\na.tok   ");
+    assert_contains(out.data, "\nhead.tok         12         0 ");
+    assert_int_equal(
+        shell("grep -c 'a.tok: 2 of 14 documents are too short for prompt and target' errors", &out), 0);
+    ax_buf_fini(&out);
+}
+
+static void every_grid_recalls_the_same(void **state)
+{
+    (void)state;
+    static const char *const grids[] = {"--ranks 2 --grid data=2", "--ranks 4 grid.x=2 grid.pipe=2"};
+    for (size_t i = 0; i < AX_COUNT(grids); i += (size_t)one_of(1, 2)) {
+        char flags[256];
+        snprintf(flags, sizeof flags, "--data a.tok --tokens 5 --threads 1 %s", grids[i]);
+        same_loss("--data a.tok --tokens 5", flags, true);
+    }
+}
+
+static void fails(int code, const char *part, const char *command)
+{
+    char both[2048];
+    ax_buf out = {0};
+    snprintf(both, sizeof both, "%s 2>errors", command);
+    const int got = shell(both, &out);
+    char *said;
+    size_t size;
+    OK(ax_file_read("errors", &said, &size));
+    if (got != code || !strstr(said, part) || out.size)
+        fail_msg("%s: exit code %d, expected %d and \"%s\":\n%s%s", command, got, code, part, said, out.data);
+    free(said);
+    ax_buf_fini(&out);
+}
+
+static void mistakes_are_reported(void **state)
+{
+    (void)state;
+#define RECALL AXONN " recall " GOLDEN " "
+    fails(2, "data", RECALL);
+    fails(2, "tokens", RECALL "--data a.tok --tokens 0");
+    fails(2, "prompt-tokens", RECALL "--data a.tok --prompt-tokens 0");
+    fails(2, "a target of 25 tokens after a prompt of 1 does not fit into the 25 tokens",
+          RECALL "--data a.tok --tokens 25");
+    fails(2, "a target of 9 tokens after a prompt of 4 does not fit into the 12 tokens",
+          RECALL "--data a.tok --tokens 9 --prompt-tokens 4 --document-tokens 12");
+    /* all that is wrong, at once */
+    fails(2, "a.txt is text and", RECALL "--data a.txt b.txt --tokens 50");
+    fails(2, "b.txt is text and", RECALL "--data a.txt b.txt --tokens 50");
+    fails(2, "a target of 50 tokens after a prompt of 1", RECALL "--data a.txt b.txt --tokens 50");
+    fails(2, "has no index of documents", RECALL "--data flat.bin --tokens 5");
+    fails(4, "nowhere.tok", RECALL "--data a.tok nowhere.tok --tokens 5");
+    fails(4, "head.tok: none of its 12 documents has the 12 tokens of a prompt and a target",
+          RECALL "--data a.tok head.tok --tokens 11");
+    fails(4, "expected: it is for another model", RECALL "--data other.tok --tokens 5");
+    fails(6, "the loss is ", AXONN " recall spoilt --data a.tok --tokens 5");
+}
+
+/* Text becomes the same documents as in a token file. */
+static void text_is_tokenized(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    int code = shell(
+        "for i in $(seq 40); do echo \"{\\\"text\\\": \\\"passage $i of a text, again $((i % 7))\\\"}\"; "
+        "done "
+        ">text.jsonl && " AXONN
+        " tok train --input text.jsonl --vocab 290 --special '<|endoftext|>' --out tok "
+        "2>errors && " AXONN " data build --input text.jsonl --tokenizer tok --out text.tok 2>>errors && "
+        "printf 'model: {family: gpt2, layers: 1, hidden: 8, heads: 1, vocab: 300, seq_len: 40}\n"
+        "data: {train: text.tok, tokenizer: tok}\ntrain: {steps: 1, global_batch: 4, precision: fp32}\n"
+        "run: {dir: run}\nthreads: 1\n' >run.yaml && " AXONN " train run.yaml 2>>errors",
+        &out);
+    assert_int_equal(code, 0);
+    lines text = lines_of("cat text.jsonl | " AXONN
+                          " recall run --data /dev/stdin text.tok --tokens 4 --json 2>errors");
+    assert_int_equal(text.n, 2 * 40 + 2);
+    for (int d = 0; d < 40; d++)
+        assert_true(number(text.line[d], "loss") == number(text.line[40 + d], "loss"));
+    drop(&text);
+    ax_buf_fini(&out);
+}
+
+static void write_documents(const char *path, int64_t vocab, int64_t tokens, bool shorter)
+{
+    ax_token_writer *writer;
+    OK(ax_token_writer_create(path, vocab, -1, 0, &writer));
+    for (int d = 0; d < DOCUMENTS; d++) {
+        int32_t ids[TOKENS];
+        for (int i = 0; i < TOKENS; i++)
+            ids[i] = (d * 31 + i * 7) % VOCAB;
+        OK(ax_token_writer_add(writer, ids, tokens, 1));
+        if (shorter && d % 4 == 3 && d + 1 < DOCUMENTS)
+            OK(ax_token_writer_add(writer, ids, 4, 1));
+    }
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    if (chdir(AXONN_BUILD_DIR) || ax_remove_tree("cli-recall") != AX_OK || ax_mkdirs("cli-recall") != AX_OK ||
+        chdir("cli-recall"))
+        return 1;
+    write_documents("a.tok", VOCAB, TOKENS, true);
+    write_documents("head.tok", VOCAB, 9, false);
+    write_documents("other.tok", 300, 9, false);
+    /* a model whose first weights are not finite */
+    const int code =
+        shell("echo a text >a.txt && cp a.txt b.txt && head -c 4000 /dev/zero >flat.bin && cp -r " GOLDEN
+              " spoilt && printf '\\377\\377\\377\\377\\377\\377\\377\\377' | dd of=spoilt/model.safetensors "
+              "bs=1 seek=$(($(stat -c %s spoilt/model.safetensors) - 8)) conv=notrunc 2>/dev/null",
+              &out);
+    ax_buf_fini(&out);
+    return code;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("..") || ax_remove_tree("cli-recall") != AX_OK;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_follow_from_the_documents),
+        cmocka_unit_test(prompts_and_documents_are_cut),
+        cmocka_unit_test(every_grid_recalls_the_same),
+        cmocka_unit_test(mistakes_are_reported),
+        cmocka_unit_test(text_is_tokenized),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -83,24 +83,44 @@ AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metric
  * bits_per_byte is NaN or below 0 if it is unknown. */
 AX_MUST_CHECK ax_status ax_metrics_eval_add(ax_metrics *metrics, int64_t step, double loss,
                                             double bits_per_byte, int64_t targets, double seconds);
+/* What the model recalls of one source of documents (ax_recall in infer.h). Fields are in metrics.jsonl as
+ * they are, but `source` and `loss`. */
+typedef struct ax_metrics_recall {
+    const char *source;
+    int64_t documents, recalled;
+    double before_error, likeliest, loss; /* means over documents, and over the tokens to recall */
+} ax_metrics_recall;
+/* Reports what is recalled of n sources: for each a row {"step": N, "recall": SOURCE, "recalled": R, …,
+ * "recall_loss": X, …}, all written at once, and a log line; TensorBoard events of their sums. */
+AX_MUST_CHECK ax_status ax_metrics_recall_add(ax_metrics *metrics, int64_t step,
+                                              const ax_metrics_recall *source, int n, double seconds);
 /* Ends the progress line on the terminal, so that the next message starts on a new line. */
 void ax_metrics_break_line(ax_metrics *metrics);
 void ax_metrics_close(ax_metrics **metrics);
 
 /* ---- reading metrics.jsonl ----------------------------------------------------------------------- */
 
-/* A training step or an evaluation, read from metrics.jsonl. Numbers that are null in the file are NaN. */
+typedef enum ax_point_kind {
+    AX_POINT_STEP,
+    AX_POINT_EVAL,  /* `loss` is the evaluation loss */
+    AX_POINT_RECALL /* `recalled` and `source` are set */
+} ax_point_kind;
+
+/* A row of metrics.jsonl about a training step, an evaluation, or what is recalled of a source of documents.
+ * Numbers that are null in the file are NaN; those that the row does not have are 0. */
 typedef struct ax_history_point {
+    ax_point_kind kind;
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    bool eval; /* the point is an evaluation: `loss` is the evaluation loss; grad_norm, lr, step_ms and
-                  tokens_per_s are 0 */
+    double recalled; /* percentage of the documents */
+    int source;      /* index in ax_history.source */
 } ax_history_point;
 
 typedef struct ax_history {
     char *title;             /* last component of the run directory's path; owned */
     int n;                   /* number of points */
     ax_history_point *point; /* in the order of the file; owned */
+    ax_strings source;       /* the sources of documents that are recalled; owned */
 } ax_history;
 
 /* Reads RUN/metrics.jsonl. AX_ERR_DATA: the file cannot be read, or a row is not JSON (the message has
@@ -112,7 +132,7 @@ void ax_history_fini(ax_history *history);
  * steps. */
 AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out);
 /* Appends a self-contained HTML page for one or more runs: charts of loss, gradient norm, learning rate and
- * tokens per second, and a table of the last values. */
+ * tokens per second, of recalled documents if a run counts them, and a table of the last values. */
 AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out);
 
 /* ---- events -------------------------------------------------------------------------------------- */

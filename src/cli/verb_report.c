@@ -67,7 +67,8 @@ static json_t *run_json(const char *path, const ax_history *run)
 {
     const ax_history_point *step = NULL, *eval = NULL;
     for (int i = 0; i < run->n; i++)
-        *(run->point[i].eval ? &eval : &step) = &run->point[i];
+        if (run->point[i].kind != AX_POINT_RECALL)
+            *(run->point[i].kind == AX_POINT_EVAL ? &eval : &step) = &run->point[i];
     return json_pack("{s:o, s:i, s:I, s:o, s:o}", "run", cli_json_text(path, strlen(path)), "points", run->n,
                      "step",
                      (json_int_t)(step   ? step->step

@@ -346,7 +346,7 @@ static void check_from_path(ax_config *c, const char *path)
     free(dir);
 }
 
-/* Checks a path in data.train or data.valid. The path need not be an existing file: it may be a glob pattern,
+/* Checks a path of a source of data. The path need not be an existing file: it may be a glob pattern,
  * or the common prefix of Megatron-LM's .bin and .idx files. If files match but cannot be read, that is an
  * error too, and the message names the file. */
 static bool check_data_path(ax_config *c, const char *key, const char *path)
@@ -375,6 +375,7 @@ void config_check_paths(ax_config *c)
         check_path(c, "model.config", c->model.config, ax_path_exists(c->model.config));
     check_data_paths(c, "data.train", &c->data.train);
     check_data_paths(c, "data.valid", &c->data.valid);
+    check_data_paths(c, "run.recall.data", &c->run.recall.data);
     if (tokenizer)
         check_path(c, "data.tokenizer", tokenizer, ax_path_exists(tokenizer));
     /* If run.dir exists, the run may have checkpoints of its own, and then the checkpoint that train.resume

@@ -66,6 +66,9 @@ ax_status config_check_files(ax_config *cfg);
  * data.goldfish.window is not above model.seq_len. */
 void config_check_goldfish(ax_config *cfg);
 
+/* Checks that a row of model.seq_len tokens has room for run.recall.tokens and a token before them. */
+void config_check_recall(ax_config *cfg);
+
 /* Checks the keys grid.pipe and pipe.* against a model of `blocks` blocks. */
 void config_check_pipe(ax_config *cfg, int64_t blocks);
 

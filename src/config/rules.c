@@ -307,13 +307,37 @@ static void check_sparse(ax_config *cfg)
                         "is not possible with tune.method lora, whose updates would fill the zeros");
 }
 
-static void check_valid(ax_config *cfg)
+/* Records an error of `key` for each of its sources that has epochs: it is read as a whole, and not trained.
+ */
+static void check_epochs(ax_config *cfg, const char *key, const ax_paths *sources)
 {
-    for (size_t i = 0; i < cfg->data.valid.count; i++)
-        if (cfg->data.valid.items[i].epochs)
-            ax_option_error(cfg->set, "data.valid",
-                            "only sources of data.train may have epochs: give %s without them",
-                            cfg->data.valid.items[i].path);
+    for (size_t i = 0; i < sources->count; i++)
+        if (sources->items[i].epochs)
+            ax_option_error(cfg->set, key, "only sources of data.train may have epochs: give %s without them",
+                            sources->items[i].path);
+}
+
+/* Records errors of the other keys run.recall.* if there is no run.recall.data. */
+static void check_recall_is_on(ax_config *cfg)
+{
+    static const char *const others[] = {"run.recall.tokens", "run.recall.interval", NULL};
+    if (!cfg->run.recall.data.count)
+        config_check_unused(
+            cfg, others,
+            "has no effect without run.recall.data, the documents to recall: give them, or leave "
+            "this key out");
+}
+
+void config_check_recall(ax_config *cfg)
+{
+    const int64_t tokens = cfg->run.recall.tokens, seq_len = cfg->model.seq_len;
+    if (cfg->run.recall.data.count && both_ok(cfg, "run.recall.tokens", "model.seq_len") && seq_len &&
+        tokens > seq_len)
+        ax_option_error(cfg->set, "run.recall.tokens",
+                        "a target of %" PRId64
+                        " tokens leaves no token for the prompt: choose at most model.seq_len "
+                        "(%" PRId64 ")",
+                        tokens, seq_len);
 }
 
 static void check_schedule(ax_config *cfg)
@@ -580,7 +604,9 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grad_dtype(cfg);
-    check_valid(cfg);
+    check_epochs(cfg, "data.valid", &cfg->data.valid);
+    check_epochs(cfg, "run.recall.data", &cfg->run.recall.data);
+    check_recall_is_on(cfg);
     check_goldfish_is_on(cfg);
     check_sparse(cfg);
     check_offload(cfg);
@@ -591,5 +617,6 @@ void config_check(ax_config *cfg)
     if (ax_config_given(cfg, "model.family")) {
         config_check_pipe(cfg, cfg->model.layers);
         config_check_goldfish(cfg);
+        config_check_recall(cfg);
     }
 }

@@ -15,19 +15,42 @@ static double number(const json_t *row, const char *key)
     return json_is_null(value) ? (double)NAN : json_number_value(value);
 }
 
+/* Sets *index to the index of a source among those of the history, to which it is added if it is new. */
+static ax_status find_source(ax_history *h, const char *name, int *index)
+{
+    for (*index = 0; *index < (int)h->source.count; ++*index)
+        if (!strcmp(h->source.items[*index], name))
+            return AX_OK;
+    return ax_strings_add(&h->source, "%s", name);
+}
+
+/* Returns what a row is about. False: it describes the run. */
+static bool kind_of(const json_t *row, ax_point_kind *kind)
+{
+    *kind = json_object_get(row, "eval_loss")                ? AX_POINT_EVAL
+            : json_is_string(json_object_get(row, "recall")) ? AX_POINT_RECALL
+                                                             : AX_POINT_STEP;
+    return *kind != AX_POINT_STEP || json_object_get(row, "loss");
+}
+
 static ax_status add_point(ax_history *h, const json_t *row)
 {
-    bool eval = json_object_get(row, "eval_loss") != NULL;
-    if (!eval && !json_object_get(row, "loss"))
-        return AX_OK; /* the first row, which describes the run and no step */
+    ax_point_kind kind;
+    if (!kind_of(row, &kind))
+        return AX_OK;
+    ax_history_point p = {.kind = kind,
+                          .step = json_integer_value(json_object_get(row, "step")),
+                          .loss = number(row, kind == AX_POINT_EVAL ? "eval_loss" : "loss"),
+                          .grad_norm = number(row, "grad_norm"),
+                          .lr = number(row, "lr"),
+                          .step_ms = number(row, "step_ms"),
+                          .tokens_per_s = number(row, "tokens_per_s")};
+    if (kind == AX_POINT_RECALL) {
+        p.recalled = 100 * number(row, "recalled") / number(row, "documents");
+        AX_TRY(find_source(h, json_string_value(json_object_get(row, "recall")), &p.source));
+    }
     AX_TRY(ax_list_grow(&h->point, (size_t)h->n, sizeof *h->point));
-    h->point[h->n++] = (ax_history_point){.step = json_integer_value(json_object_get(row, "step")),
-                                          .loss = number(row, eval ? "eval_loss" : "loss"),
-                                          .grad_norm = number(row, "grad_norm"),
-                                          .lr = number(row, "lr"),
-                                          .step_ms = number(row, "step_ms"),
-                                          .tokens_per_s = number(row, "tokens_per_s"),
-                                          .eval = eval};
+    h->point[h->n++] = p;
     return AX_OK;
 }
 
@@ -84,5 +107,6 @@ void ax_history_fini(ax_history *history)
 {
     free(history->title);
     free(history->point);
+    ax_strings_fini(&history->source);
     *history = (ax_history){0};
 }

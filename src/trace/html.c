@@ -29,10 +29,10 @@ static last last_of(const ax_history *run)
     last l = {0};
     for (int i = 0; i < run->n; i++) {
         const ax_history_point *p = &run->point[i];
-        if (!p->eval) {
+        if (p->kind == AX_POINT_STEP)
             l.step = p;
+        if (p->kind != AX_POINT_EVAL)
             continue;
-        }
         l.eval = p;
         if (isfinite(p->loss) && (!l.best || p->loss < l.best->loss))
             l.best = p;
@@ -89,6 +89,14 @@ static ax_status add_title(const ax_history *runs, int n, ax_buf *out)
     return ax_xml_text(runs[0].title, TITLE_MOST, out);
 }
 
+static bool any_recall(const ax_history *runs, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (runs[i].source.count)
+            return true;
+    return false;
+}
+
 static ax_status add_page(const ax_history *runs, int n, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -99,7 +107,7 @@ static ax_status add_page(const ax_history *runs, int n, ax_buf *out)
     AX_TRY(ax_buf_printf(out, "</h1>\n"));
     AX_TRY(add_table(runs, n, out));
     AX_TRY(ax_buf_printf(out, "<div class=\"charts\">\n"));
-    for (int field = 0; field < AX_HISTORY_FIELDS; field++)
+    for (int field = 0; field < (any_recall(runs, n) ? AX_HISTORY_FIELDS : AX_HISTORY_RECALL); field++)
         AX_TRY(ax_history_plot(runs, n, (ax_history_field)field, NULL, WIDTH, HEIGHT, out));
     return ax_buf_printf(out, "</div>\n</body>\n</html>\n");
 }

@@ -392,3 +392,61 @@ ax_status ax_metrics_eval_add(ax_metrics *m, int64_t step, double loss, double b
     (void)uselocale(old);
     return status;
 }
+
+/* Appends a row of metrics.jsonl. NaN and infinities become null. */
+static ax_status add_recall(ax_buf *rows, int64_t step, const ax_metrics_recall *s, double seconds)
+{
+    json_t *json =
+        json_pack("{s:I, s:s, s:I, s:I, s:f, s:f, s:o, s:f}", "step", (json_int_t)step, "recall", s->source,
+                  "documents", (json_int_t)s->documents, "recalled", (json_int_t)s->recalled, "before_error",
+                  s->before_error, "likeliest", s->likeliest, "recall_loss",
+                  isfinite(s->loss) ? json_real(s->loss) : json_null(), "seconds", seconds);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    AX_CHECK(text, AX_ERR_MEMORY,
+             "the name of a source of run.recall.data is not UTF-8, or there is not enough memory: %s",
+             s->source);
+    ax_status status = ax_buf_printf(rows, "%s\n", text);
+    free(text);
+    return status;
+}
+
+/* Logs what is recalled of a source, and adds it to *all. */
+static void log_recall(ax_metrics *m, int64_t step, const ax_metrics_recall *s, ax_metrics_recall *all)
+{
+    all->documents += s->documents;
+    all->recalled += s->recalled;
+    if (!m->run.quiet)
+        ax_log(AX_LOG_INFO,
+               "step %lld | recalls %lld of %lld documents of %s | %.2f tokens before an error | loss %.4f",
+               (long long)step, (long long)s->recalled, (long long)s->documents, s->source, s->before_error,
+               s->loss);
+}
+
+static ax_status report_recall(ax_metrics *m, int64_t step, const ax_metrics_recall *source, int n,
+                               double seconds)
+{
+    ax_buf rows = {0};
+    ax_metrics_recall all = {0};
+    ax_status status = AX_OK;
+    for (int i = 0; i < n && status == AX_OK; i++)
+        status = add_recall(&rows, step, &source[i], seconds);
+    if (status == AX_OK)
+        status = ax_write_all(m->fd, rows.data, rows.size, m->path);
+    ax_buf_fini(&rows);
+    AX_TRY(status);
+    ax_metrics_break_line(m);
+    for (int i = 0; i < n; i++)
+        log_recall(m, step, &source[i], &all);
+    const ax_scalar share = {"recall/documents", (double)all.recalled / (double)ax_max(all.documents, 1)};
+    return ax_tfevents_add(m->events, ax_wall_clock(), step, &share, 1);
+}
+
+ax_status ax_metrics_recall_add(ax_metrics *m, int64_t step, const ax_metrics_recall *source, int n,
+                                double seconds)
+{
+    locale_t old = uselocale(m->c);
+    ax_status status = report_recall(m, step, source, n, seconds);
+    (void)uselocale(old);
+    return status;
+}

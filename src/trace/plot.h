@@ -44,7 +44,8 @@ typedef enum ax_history_field {
     AX_HISTORY_LOSS, /* training and evaluation loss */
     AX_HISTORY_GRAD_NORM,
     AX_HISTORY_LR,
-    AX_HISTORY_RATE, /* tokens per second */
+    AX_HISTORY_RATE,   /* tokens per second */
+    AX_HISTORY_RECALL, /* percentage of the documents of each source that is recalled */
     AX_HISTORY_FIELDS
 } ax_history_field;
 

@@ -32,6 +32,8 @@ static double value_of(const ax_history_point *p, ax_history_field field)
         return p->lr;
     case AX_HISTORY_RATE:
         return p->tokens_per_s;
+    case AX_HISTORY_RECALL:
+        return p->recalled;
     default:
         return p->loss;
     }
@@ -81,16 +83,27 @@ static ax_status curve_init(ax_curve *c, ax_curve_style style, const char *name,
     return ax_calloc((size_t)n, sizeof *c->y, &c->y);
 }
 
-static ax_status extract(const ax_history *run, ax_history_field field, bool eval, ax_curve_style style,
+/* Which points of a run make a curve: those of one kind and source. */
+typedef struct points {
+    ax_point_kind kind;
+    int source;
+} points;
+
+static bool is_among(const ax_history_point *p, points which)
+{
+    return p->kind == which.kind && p->source == which.source;
+}
+
+static ax_status extract(const ax_history *run, ax_history_field field, points which, ax_curve_style style,
                          const char *name, const char *colour, ax_curve *c)
 {
     int n = 0;
     for (int i = 0; i < run->n; i++)
-        n += run->point[i].eval == eval;
+        n += is_among(&run->point[i], which);
     AX_TRY(curve_init(c, style, n ? name : NULL, colour, n));
     n = 0;
     for (int i = 0; i < run->n; i++)
-        if (run->point[i].eval == eval) {
+        if (is_among(&run->point[i], which)) {
             c->x[n] = (double)run->point[i].step;
             c->y[n++] = value_of(&run->point[i], field);
         }
@@ -104,39 +117,80 @@ static ax_status curves_of(const ax_history *run, ax_history_field field, const 
 {
     int steps = 0;
     for (int i = 0; i < run->n; i++)
-        steps += !run->point[i].eval;
+        steps += run->point[i].kind == AX_POINT_STEP;
     bool loss = field == AX_HISTORY_LOSS, smooth = field != AX_HISTORY_LR && steps >= SMOOTH_FROM;
     const char *raw = loss     ? "training"
                       : smooth ? "each step"
                                : NULL,
                *mean = loss ? "training, smoothed" : "smoothed";
     const char *of_several = smooth ? NULL : run->title;
-    AX_TRY(extract(run, field, false, smooth ? AX_CURVE_THIN : AX_CURVE_LINE, lone ? raw : of_several, colour,
-                   &c[0]));
+    AX_TRY(extract(run, field, (points){AX_POINT_STEP, 0}, smooth ? AX_CURVE_THIN : AX_CURVE_LINE,
+                   lone ? raw : of_several, colour, &c[0]));
     int places = smooth ? (int)ax_min(steps, SMOOTH_PLACES) : 0;
     AX_TRY(curve_init(&c[1], AX_CURVE_LINE, !smooth ? NULL : lone ? mean : run->title, colour, places));
     ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 9), places, c[1].x, c[1].y);
     if (!loss)
         return AX_OK;
-    return extract(run, field, true, AX_CURVE_DOTS, lone ? "evaluation" : NULL, lone ? EVAL_COLOUR : colour,
-                   &c[2]);
+    return extract(run, field, (points){AX_POINT_EVAL, 0}, AX_CURVE_DOTS, lone ? "evaluation" : NULL,
+                   lone ? EVAL_COLOUR : colour, &c[2]);
+}
+
+/* Returns the number of curves of one run: three as in curves_of, or one for each source that is recalled. */
+static int count_curves(const ax_history *run, ax_history_field field)
+{
+    return field == AX_HISTORY_RECALL ? (int)run->source.count : 3;
+}
+
+/* Makes a curve for each source of which documents are recalled. If the chart shows one run, each source has
+ * a colour of its own, else each run. */
+static ax_status recall_of(const ax_history *run, const char *colour, bool lone, ax_curve *c)
+{
+    for (int i = 0; i < (int)run->source.count; i++)
+        AX_TRY(extract(run, AX_HISTORY_RECALL, (points){AX_POINT_RECALL, i}, AX_CURVE_DOTS,
+                       lone     ? run->source.items[i]
+                       : i == 0 ? run->title
+                                : NULL,
+                       lone ? ax_history_colour(i) : colour, &c[i]));
+    return AX_OK;
+}
+
+/* Makes the curves of all runs, and returns in *n their number. */
+static ax_status all_curves(const ax_history *runs, int count, ax_history_field field, ax_curve *curve,
+                            int *n)
+{
+    *n = 0;
+    for (int i = 0; i < count; i++) {
+        const char *colour = ax_history_colour(i);
+        AX_TRY(field == AX_HISTORY_RECALL ? recall_of(&runs[i], colour, count == 1, curve + *n)
+                                          : curves_of(&runs[i], field, colour, count == 1, curve + *n));
+        *n += count_curves(&runs[i], field);
+    }
+    return AX_OK;
+}
+
+/* Returns whether any of the n curves of losses has evaluations. */
+static bool has_evaluations(const ax_curve *curve, int n)
+{
+    for (int i = 2; i < n; i += 3)
+        if (curve[i].n)
+            return true;
+    return false;
 }
 
 ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, const char *title, int width,
                           int height, ax_buf *out)
 {
-    static const char *const names[] = {"loss", "gradient norm", "learning rate", "tokens per second"};
+    static const char *const names[] = {"loss", "gradient norm", "learning rate", "tokens per second",
+                                        "documents recalled, %"};
     ax_curve *curve;
-    AX_TRY(ax_calloc((size_t)n * 3 + 1, sizeof *curve, &curve));
-    ax_status status = AX_OK;
-    bool evals = false;
-    for (int i = 0; i < n && status == AX_OK; i++) {
-        ax_curve *c = &curve[(ptrdiff_t)3 * i];
-        status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, c);
-        evals = evals || c[2].n;
-    }
-    if (n > 1 && evals) /* adds a legend entry that explains the dots */
-        curve[3 * n] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
+    int curves = 1, made;
+    for (int i = 0; i < n; i++)
+        curves += count_curves(&runs[i], field);
+    AX_TRY(ax_calloc((size_t)curves, sizeof *curve, &curve));
+    ax_status status = all_curves(runs, n, field, curve, &made);
+    if (n > 1 && field == AX_HISTORY_LOSS &&
+        has_evaluations(curve, made)) /* a legend entry explains the dots */
+        curve[curves - 1] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
         status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],
                                          .x_label = "step",
@@ -146,9 +200,9 @@ ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
                                          .from_zero = field != AX_HISTORY_LOSS,
                                          .legend_below = field == AX_HISTORY_RATE,
                                          .curve = curve,
-                                         .n = 3 * n + 1},
+                                         .n = curves},
                               out);
-    curves_fini(curve, 3 * n + 1);
+    curves_fini(curve, curves);
     return status;
 }
 

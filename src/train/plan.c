@@ -67,6 +67,7 @@ ax_status ax_train_plan_step(const ax_train_run *run, ax_train_plan *plan)
                                         .recompute = ax_max(recompute, 0),
                                         .whole_rows = !c->data.mask_documents,
                                         .clip = c->optim.clip,
+                                        .scores = c->run.recall.data.count > 0,
                                         .masks = run->inputs.masks};
     return ax_optim_find(c->optim.name, &plan->options.optim);
 }

@@ -113,6 +113,7 @@ ax_status ax_train_open_model(const ax_train_run *run, ax_train_inputs *inputs)
     if (!ax_config_given(c, "model.family")) {
         config_check_pipe(c, inputs->model.layers);
         config_check_goldfish(c);
+        config_check_recall(c);
     }
     AX_TRY(ax_option_finish(c->set));
     AX_TRY(ax_train_open_masks(run, inputs));
@@ -400,6 +401,37 @@ static ax_status cut_sources(const ax_train_run *run, const ax_train_inputs *inp
     return pack_sources(run, &inputs->valid, &inputs->shape);
 }
 
+static void log_left_out(const ax_sources *sources, const int64_t *left_out)
+{
+    for (int i = 0; i < sources->n; i++)
+        if (left_out[i])
+            ax_log(AX_LOG_WARN,
+                   "%s: %lld of %lld documents of run.recall.data %s too short for prompt and target, and "
+                   "left out",
+                   sources->path[i], (long long)left_out[i],
+                   (long long)ax_data_describe(sources->data[i])->documents, left_out[i] == 1 ? "is" : "are");
+}
+
+/* Packs the documents of run.recall.data, whose last tokens are targets. */
+static ax_status pack_recall(const ax_train_run *run, ax_train_inputs *inputs)
+{
+    const ax_sources *sources = &inputs->recall;
+    const ax_excerpt excerpt = {.target = run->config->run.recall.tokens};
+    int64_t *left_out;
+    if (!sources->n)
+        return AX_OK;
+    inputs->recall_shape =
+        (ax_row_shape){.seq_len = inputs->shape.seq_len, .mask_documents = inputs->shape.mask_documents};
+    AX_TRY(ax_calloc((size_t)sources->n, sizeof *left_out, &left_out));
+    ax_status status =
+        ax_recall_pack(sources->data, sources->n, &excerpt, ax_model_config_positions(&inputs->model),
+                       &inputs->recall_shape, left_out);
+    if (status == AX_OK && ax_train_first(run))
+        log_left_out(sources, left_out);
+    free(left_out);
+    return status;
+}
+
 /* Chooses the length of rows by data.train, if it is not known. */
 static ax_status choose_length(const ax_train_run *run, ax_train_inputs *inputs)
 {
@@ -412,6 +444,7 @@ static ax_status choose_length(const ax_train_run *run, ax_train_inputs *inputs)
                                  ax_model_config_positions(&inputs->model), &length));
     c->model.seq_len = inputs->shape.seq_len = length.seq_len;
     config_check_goldfish(c);
+    config_check_recall(c);
     ax_row_length_print(&length, "model.seq_len", text);
     if (ax_train_first(run))
         ax_log(AX_LOG_INFO, "data.train: %s", text);
@@ -424,6 +457,7 @@ ax_status ax_train_open_data(const ax_train_run *run, ax_train_inputs *inputs, i
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
+    AX_TRY(open_sources(run, &c->run.recall.data, &inputs->recall, signal));
     AX_TRY(ax_train_set_shape(run, inputs));
     AX_TRY(choose_length(run, inputs));
     const ax_row_shape trained = ax_train_trained_shape(run);
@@ -431,7 +465,9 @@ ax_status ax_train_open_data(const ax_train_run *run, ax_train_inputs *inputs, i
     check_masks(run, "data.valid", valid);
     check_templates(run, "data.train", train);
     check_templates(run, "data.valid", valid);
+    check_templates(run, "run.recall.data", &inputs->recall);
     AX_TRY(cut_sources(run, inputs, &trained));
+    AX_TRY(pack_recall(run, inputs));
     log_targets(run, train);
     log_targets(run, valid);
     /* Checked here rather than at the first evaluation, so that the error comes early. */
@@ -456,6 +492,7 @@ void ax_inputs_fini(ax_train_inputs *inputs)
 {
     close_sources(&inputs->train);
     close_sources(&inputs->valid);
+    close_sources(&inputs->recall);
     ax_model_config_fini(&inputs->model);
     ax_chat_destroy(&inputs->chat);
     ax_tokenizer_destroy(&inputs->tokenizer);

@@ -20,10 +20,10 @@ static ax_status print_state(const ax_train_run *run, char **out)
     for (int i = 0; i < run->inputs.train.n; i++)
         json_array_append_new(sampler, json_integer(counts[i]));
     json_t *state =
-        json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
+        json_pack("{s:s,s:s,s:I,s:I,s:b,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
                   "step", (json_int_t)run->state.step, "tokens", (json_int_t)run->state.tokens, "evaluate",
-                  run->state.eval_pending, "sampler", sampler, "paths", ax_train_paths(run), "run",
-                  ax_train_identity(run), "settings", ax_train_settings(run));
+                  run->state.pending.eval, "recall", run->state.pending.recall, "sampler", sampler, "paths",
+                  ax_train_paths(run), "run", ax_train_identity(run), "settings", ax_train_settings(run));
     const ax_loss_scale *scale = ax_engine_loss_scale(run->state.engine);
     bool complete = state;
     if (state && c->train.precision == AX_CONFIG_FP16)
@@ -257,8 +257,10 @@ static ax_status restore_position(const ax_train_run *run, const json_t *state, 
     const json_t *sampler = json_object_get(state, "sampler");
     out->step = json_integer_value(json_object_get(state, "step"));
     out->tokens = json_integer_value(json_object_get(state, "tokens"));
-    out->eval_pending =
+    out->pending.eval =
         run->inputs.valid.n && !run->resume.new_run && json_is_true(json_object_get(state, "evaluate"));
+    out->pending.recall =
+        run->inputs.recall.n && !run->resume.new_run && json_is_true(json_object_get(state, "recall"));
     if (run->resume.new_run && !ax_train_same_samples(run, state)) {
         if (ax_train_first(run))
             ax_log(AX_LOG_INFO, "data.train has other samples than the checkpoint's run: it is read from its "

@@ -67,7 +67,7 @@ static ax_status restore_position(ax_train_run *run)
     AX_TRY(ax_train_restore_position(run, &run->resume, &at));
     run->state.step = at.step;
     run->state.tokens = at.tokens;
-    run->state.eval_pending = at.eval_pending;
+    run->state.pending = at.pending;
     AX_TRY(ax_train_derive_steps(run, at.step, read));
     return ax_train_create_sampler(run, at.step, read, &run->state.sampler);
 }
@@ -126,7 +126,7 @@ static ax_status keep_plans(ax_train_run *run)
 
 static ax_status find_evaluation(ax_train_run *run)
 {
-    return ax_train_eval_missing(run, &run->state.eval_pending);
+    return ax_train_eval_missing(run, &run->state.pending);
 }
 
 /* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs the stages
@@ -350,21 +350,34 @@ static ax_status fail_stopped(const ax_train_run *run)
                    signal_name(run), (long long)run->state.step, given_up);
 }
 
-static ax_status evaluate(ax_train_run *run)
+static bool is_pending(const ax_train_state *s) { return s->pending.eval || s->pending.recall; }
+
+/* Evaluates data.valid. */
+static ax_status evaluate_loss(ax_train_run *run)
 {
     ax_train_state *s = &run->state;
     ax_evaluation e;
-    bool done = true;
-    ax_status status = ax_train_evaluate(run, &e);
-    s->eval_pending = status == AX_ERR_SIGNAL;
-    if (s->eval_pending) /* a signal interrupted the evaluation: the loop saves a checkpoint, and the resumed
-                            run evaluates */
-        return ax_train_beat(run, &done, &s->signal);
-    AX_TRY(status);
+    AX_TRY(ax_train_evaluate(run, &e));
+    s->pending.eval = false;
     run->report.no_eval_targets |= !e.targets;
     s->result->eval_loss = e.loss;
     s->result->bits_per_byte = e.bits_per_byte;
     return AX_OK;
+}
+
+static ax_status evaluate(ax_train_run *run)
+{
+    ax_train_state *s = &run->state;
+    bool done = true;
+    ax_status status = s->pending.eval ? evaluate_loss(run) : AX_OK;
+    if (status == AX_OK && s->pending.recall) {
+        status = ax_train_recall(run);
+        s->pending.recall = status != AX_OK;
+    }
+    if (status == AX_ERR_SIGNAL) /* a signal interrupted it: the loop saves a checkpoint, and the resumed run
+                                    evaluates */
+        return ax_train_beat(run, &done, &s->signal);
+    return status;
 }
 
 /* Saves a checkpoint, unless this step has one already. */
@@ -384,13 +397,13 @@ static ax_status boundary(ax_train_run *run)
     const ax_config *c = run->config;
     const ax_train_state *s = &run->state;
     bool due = is_due(s->step, c->run.checkpoint_interval, c->train.steps);
-    if (s->eval_pending || s->signal || due || ax_comm_size(run->world) == 1)
+    if (is_pending(s) || s->signal || due || ax_comm_size(run->world) == 1)
         AX_TRY(ax_train_agree(run));
-    if (s->eval_pending)
+    if (is_pending(s))
         AX_TRY(evaluate(run));
     if (s->signal || due)
         AX_TRY(save(run));
-    if (s->signal && (s->step < c->train.steps || s->eval_pending))
+    if (s->signal && (s->step < c->train.steps || is_pending(s)))
         return ax_comm_agree(run->world, fail_stopped(run));
     return AX_OK;
 }
@@ -399,14 +412,16 @@ static ax_status loop(ax_train_run *run)
 {
     const ax_config *c = run->config;
     ax_train_state *s = &run->state;
-    int valid = run->inputs.valid.n;
+    const bool valid = run->inputs.valid.n, recall = run->inputs.recall.n;
     if (c->run.eval_start && !s->step)
-        s->eval_pending = valid;
-    if (s->eval_pending)
+        s->pending = (ax_train_pending){valid, recall};
+    if (is_pending(s))
         AX_TRY(boundary(run));
     while (s->step < c->train.steps) {
         AX_TRY(train_step(run));
-        s->eval_pending = valid && !s->given_up && is_due(s->step, c->run.eval_interval, c->train.steps);
+        s->pending = (ax_train_pending){
+            valid && !s->given_up && is_due(s->step, c->run.eval_interval, c->train.steps),
+            recall && !s->given_up && is_due(s->step, c->run.recall.interval, c->train.steps)};
         AX_TRY(boundary(run));
     }
     return ax_train_agree(run);
@@ -464,7 +479,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     ax_signals_install(world);
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_train_start(&run, AX_TRAIN_TRAINS);
-    if (status == AX_OK && run.state.step >= config->train.steps && !run.state.eval_pending)
+    if (status == AX_OK && run.state.step >= config->train.steps && !is_pending(&run.state))
         log_finished(&run);
     if (status == AX_OK)
         status = loop(&run);

@@ -44,10 +44,11 @@ typedef struct ax_train_inputs {
     ax_st *adapter_weights; /* its open weight file, until the weights are loaded */
     ax_masks *masks;        /* with train.sparse: what is zero in model_weights; or NULL */
     char base[17];          /* ax_st_checksum of model_weights, if the run trains an adapter; else "" */
-    ax_sources train, valid;
+    ax_sources train, valid, recall;
     ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; ax_train_trained_shape:
                            that of trained rows */
-    bool full_rows;     /* the run began with a version that left out the tokens after the last full row */
+    ax_row_shape recall_shape; /* shape of the rows with the documents of run.recall.data */
+    bool full_rows; /* the run began with a version that left out the tokens after the last full row */
 } ax_train_inputs;
 
 /* On rank 0: the lock of run.dir, and which parts of run.dir this start of the run has made. */
@@ -70,18 +71,23 @@ typedef struct ax_pace {
     double asked;   /* time of the last all-reduce (ax_now) */
 } ax_pace;
 
+/* The evaluations that are due between two steps: of data.valid, and of run.recall.data. */
+typedef struct ax_train_pending {
+    bool eval, recall;
+} ax_train_pending;
+
 typedef struct ax_train_state {
     ax_ctx *ctx;
     ax_engine *engine;
     ax_sampler *sampler;
-    int64_t step, tokens; /* number of steps that are done, and of target tokens in these steps */
-    int64_t step_targets; /* targets of the current step */
-    int64_t saved_step;   /* step of the newest checkpoint that was written or resumed from; -1: none */
-    bool eval_pending;    /* an evaluation is due after the current step */
-    bool keeps_plans;     /* the device keeps its plans of GEMMs (the algorithms that it chose) in run.dir */
-    int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */
-    int64_t given_up;     /* the step that was abandoned because of the signal, or 0 */
-    ax_comm *stage;       /* the ranks of this rank's pipeline stage; NULL: there is one stage */
+    int64_t step, tokens;     /* number of steps that are done, and of target tokens in these steps */
+    int64_t step_targets;     /* targets of the current step */
+    int64_t saved_step;       /* step of the newest checkpoint that was written or resumed from; -1: none */
+    ax_train_pending pending; /* what is due after the current step */
+    bool keeps_plans; /* the device keeps its plans of GEMMs (the algorithms that it chose) in run.dir */
+    int signal;       /* signal that some rank had received by the last exchange between ranks, or 0 */
+    int64_t given_up; /* the step that was abandoned because of the signal, or 0 */
+    ax_comm *stage;   /* the ranks of this rank's pipeline stage; NULL: there is one stage */
     ax_pace drawing, computing; /* while a step's rows are chosen; while its micro-batches are computed */
     ax_train_result *result;
 } ax_train_state;
@@ -288,7 +294,7 @@ ax_status ax_train_log_changes(const ax_train_run *run);
 /* The position in the run at which a checkpoint was saved. */
 typedef struct ax_train_position {
     int64_t step, tokens;
-    bool eval_pending;
+    ax_train_pending pending;
     int64_t *read; /* samples read of each source of data.train; the caller's array, at first all 0 */
 } ax_train_position;
 
@@ -343,11 +349,13 @@ ax_status ax_train_carry_template(ax_train_run *run);
  * chat template writes and that the base model has never learned. Called on rank 0. */
 ax_status ax_train_warn_unlearned(const ax_train_run *run, const ax_chat *chat);
 
-/* eval.c. Clears *pending if metrics.jsonl already has the evaluation of this step. Collective. */
-ax_status ax_train_eval_missing(const ax_train_run *run, bool *pending);
+/* eval.c. Clears what metrics.jsonl already has of the evaluations of this step. Collective. */
+ax_status ax_train_eval_missing(const ax_train_run *run, ax_train_pending *pending);
 /* Evaluates the model on data.valid and reports the result. AX_ERR_SIGNAL on all ranks if any rank received a
  * signal. Collective. */
 ax_status ax_train_evaluate(const ax_train_run *run, ax_evaluation *out);
+/* Counts the documents of run.recall.data that the model recalls, and reports them, likewise. */
+ax_status ax_train_recall(const ax_train_run *run);
 
 /* ---- ranks.c: exchanges between ranks ------------------------------------------------------------ */
 

@@ -99,6 +99,17 @@ static void rules_over_keys(void **state)
          "t.yaml:3:33: offload.dir: has no effect while offload.optimizer is host: "},
         {"model: {family: gpt2}\ndata: {train: x}\noffload: {optimizer: host, chunk: 8}\n",
          "t.yaml:3:35: offload.chunk: needs optim.clip: 0, because "},
+        {"model: {family: gpt2, seq_len: 32}\ndata: {train: x}\nrun: {recall: {data: y, tokens: 33}}\n",
+         "t.yaml:3:33: run.recall.tokens: a target of 33 tokens leaves no token for the prompt: choose at "
+         "most "
+         "model.seq_len (32)"},
+        {"model: {family: gpt2}\ndata: {train: x}\nrun: {recall: {tokens: 0, interval: 7}}\n",
+         "t.yaml:3:24: run.recall.tokens: must be from 1 to 16777216, not \"0\""},
+        {"model: {family: gpt2}\ndata: {train: x}\nrun: {recall: {tokens: 0, interval: 7}}\n",
+         "t.yaml:3:37: run.recall.interval: has no effect without run.recall.data, the documents to "
+         "recall: "},
+        {"model: {family: gpt2}\ndata: {train: x}\nrun: {recall: {data: [{path: y, epochs: 2}]}}\n",
+         "t.yaml:3:22: run.recall.data: only sources of data.train may have epochs: give "},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
          "t.yaml:2:37: data.goldfish.window: has no effect while data.goldfish.k is 0 (no goldfish loss): "},
         {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "

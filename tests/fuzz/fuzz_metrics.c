@@ -17,6 +17,7 @@ void fuzz_make_seeds(void)
         "{\"step\": 2, \"loss\": null, \"grad_norm\": null, \"lr\": 0.002}\n"
         "{\"step\": 3, \"loss\": 1e308, \"grad_norm\": -1e308, \"lr\": 1e-308}\n"
         "{\"step\": 3, \"eval_loss\": 4.5, \"bits_per_byte\": 1.9}\n"
+        "{\"step\": 3, \"recall\": \"a.tok\", \"documents\": 8, \"recalled\": 2, \"recall_loss\": 4}\n"
         "{\"step\": 4, \"loss\": 0}\n{\"step\": 5, \"lo",
         NULL});
     fuzz_seed_texts((const char *[]){"{\"step\": -9223372036854775808, \"loss\": \"1\"}\n[]\n{\"step\": "

@@ -31,14 +31,51 @@ static void a_history_has_the_rows_that_were_written(void **state)
     assert_int_equal(h.n, 5);
     for (int i = 0; i < 3; i++) {
         ax_metrics_step s = a_step(i + 1);
-        assert_true(h.point[i].step == i + 1 && !h.point[i].eval && h.point[i].loss == s.loss);
+        assert_true(h.point[i].step == i + 1 && h.point[i].kind == AX_POINT_STEP &&
+                    h.point[i].loss == s.loss);
         assert_true(h.point[i].grad_norm == s.grad_norm && h.point[i].lr == s.lr);
         assert_true(h.point[i].step_ms == s.step_ms && h.point[i].tokens_per_s == 4096 / (s.step_ms * 1e-3));
     }
-    assert_true(h.point[3].eval && h.point[3].loss == 3.5 && h.point[3].step == 3 && h.point[3].lr == 0);
+    assert_true(h.point[3].kind == AX_POINT_EVAL && h.point[3].loss == 3.5 && h.point[3].step == 3 &&
+                h.point[3].lr == 0);
     assert_true(isnan(h.point[4].loss) && isnan(h.point[4].grad_norm) && h.point[4].lr == bad.lr);
     ax_history_fini(&h);
     assert_null(h.point);
+}
+
+/* Rows about recall are read by source; their page has one chart more, with a curve for each source. */
+static void recall_is_read_and_drawn(void **state)
+{
+    ax_metrics_run run = quiet_run(*state);
+    ax_metrics *metrics;
+    ax_history h;
+    ax_buf html = {0};
+    const ax_metrics_recall sources[2][2] = {
+        {{"a/\"b\".tok", 8, 2, 3.5, 0.25, 4}, {"<c>", 5, 0, 0, 0.125, NAN}},
+        {{"a/\"b\".tok", 8, 6, 40, 0.75, 1}, {"<c>", 5, 1, 2, 0.5, 3}}};
+    OK(ax_metrics_open(&run, 0, &metrics));
+    add_steps(metrics, 1, 3);
+    OK(ax_metrics_recall_add(metrics, 3, sources[0], 2, 0.5));
+    add_steps(metrics, 4, 6);
+    OK(ax_metrics_recall_add(metrics, 6, sources[1], 2, 0.5));
+    ax_metrics_close(&metrics);
+    OK(ax_history_read(*state, &h));
+    assert_int_equal(h.n, 10);
+    assert_int_equal(h.source.count, 2);
+    assert_string_equal(h.source.items[0], "a/\"b\".tok");
+    static const int at[] = {3, 4, 8, 9};
+    static const double share[] = {25, 0, 75, 20};
+    for (int i = 0; i < 4; i++) {
+        const ax_history_point *p = &h.point[at[i]];
+        assert_true(p->kind == AX_POINT_RECALL && p->source == i % 2 && p->step == 3 + i / 2 * 3);
+        assert_true(fabs(p->recalled - share[i]) < 1e-12);
+    }
+    OK(ax_history_html(&h, 1, &html));
+    assert_non_null(strstr(html.data, ">documents recalled, %<"));
+    assert_non_null(strstr(html.data, ">a/&#34;b&#34;.tok<"));
+    assert_non_null(strstr(html.data, ">&#60;c&#62;<"));
+    ax_buf_fini(&html);
+    ax_history_fini(&h);
 }
 
 static void damaged_histories_are_errors(void **state)
@@ -117,7 +154,10 @@ static size_t check_pictures(const ax_history *runs, int n)
     int pictures = 0;
     for (const char *at = html.data; (at = strstr(at, "xmlns=")); at++)
         pictures++;
-    assert_int_equal(pictures, 4);
+    bool recalls = false;
+    for (int i = 0; i < n; i++)
+        recalls = recalls || runs[i].source.count;
+    assert_int_equal(pictures, recalls ? 5 : 4);
     size_t size = svg.size;
     ax_buf_fini(&svg);
     ax_buf_fini(&html);
@@ -133,7 +173,7 @@ static ax_history make_run(const char *title, int n, int each, double (*f)(int))
         h.point[h.n++] = (ax_history_point){
             .step = i + 1, .loss = y, .grad_norm = y, .lr = y, .step_ms = y, .tokens_per_s = y};
         if (each && i % each == each - 1)
-            h.point[h.n++] = (ax_history_point){.step = i + 1, .loss = y, .eval = true};
+            h.point[h.n++] = (ax_history_point){.step = i + 1, .loss = y, .kind = AX_POINT_EVAL};
     }
     return h;
 }
@@ -295,6 +335,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_history_has_the_rows_that_were_written),
+        TEST(recall_is_read_and_drawn),
         TEST(damaged_histories_are_errors),
         cmocka_unit_test(the_xml_check_can_fail),
         cmocka_unit_test(degenerate_runs_are_drawn),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the goldfish loss does to memorization and to learning. Two experiments:
+"""What models learn by heart, and what the goldfish loss does to it and to learning. Three experiments:
 
   extreme   A new model trains for --epochs epochs on --passages passages of --length tokens and on nothing else: once
             with the plain loss, once with data.goldfish.k = K for each of --k, with the same steps and learning rates.
@@ -9,17 +9,29 @@
   equal     Models train on --text with the plain loss for --steps steps, and with data.goldfish.k = K for K/(K-1) as
             many, so that both learn from equally many targets; each with --seeds seeds. Compares losses on validation
             text (a tenth of the files), which evaluations compute over all targets.
+  curve     How much of a text models recall, by size and by number of repetitions (Pre-training at scale and memorization,
+            arXiv 2502.08145, section 5, in small). Documents are eligible if no window of 50 of their first --length
+            tokens occurs elsewhere in the text. --trials disjoint sets of buckets of --bucket documents are chosen by a
+            hash of the documents' tokens. Phase 1 trains on the rest for --tokens-1 tokens. Phase 2 goes on from its
+            checkpoint: each bucket is read as often as one of --repeat says, and as many samples of the rest are mixed
+            in; once with the plain loss, once for each of --k. The learning rate of each size is the one of --scan with
+            which the plain loss recalls most of buckets that serve for nothing else. Recalled is a document whose last
+            --suffix of --length tokens greedy decoding reproduces (axonn recall). Also measured: the loss on these
+            tokens, before and after phase 2; the validation loss (a tenth of the files); for each k how many of the
+            tokens that the goldfish loss keeps (share p) and drops (share q) are the likeliest, beside the share of
+            documents recalled: independent tokens would give p^(n(k-1)/k) q^(n/k) (arXiv 2406.10209, section 6).
 
-Prints a markdown table and writes DIR/<experiment>.json; `extreme` also draws the recall over the epochs in
-DIR/extreme.svg. Runs that are finished in DIR are not repeated, so the same command continues after an interruption.
+Prints a markdown table and writes DIR/<experiment>.json; `extreme` and `curve` also draw DIR/<experiment>.svg. Runs that are finished in DIR are not repeated, so the same command continues after an interruption.
 Needs nothing but the axonn program and text.
 Usage:  python3 bench/memorize.py extreme [--k 4] [--passages 100] [--epochs 100] [--batch 10] [KEY=VALUE...]
         python3 bench/memorize.py equal [--k 4] [--steps 1000] [--seeds 3] [KEY=VALUE...]
+        python3 bench/memorize.py curve [--sizes 4x128,6x256,8x448] [--trials 3,3,1] [--k 2] [KEY=VALUE...]
 KEY=VALUE: keys of the configuration, for all runs.
 """
 
 import argparse
 import array
+import hashlib
 import json
 import pathlib
 import random
@@ -29,16 +41,18 @@ import struct
 import subprocess
 import sys
 
+from chart import COLOURS, chart
 from scaling import positive
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-UNIQUE = 50  # tokens of a window that must not occur twice in the passages
+UNIQUE = 50  # tokens of a window that must not occur twice in the passages, or elsewhere in the text
+WINDOW = 13  # data.goldfish.window
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.partition("\nUsage")[0],
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("experiment", choices=["extreme", "equal"])
+    p.add_argument("experiment", choices=["extreme", "equal", "curve"])
     p.add_argument("keys", nargs="*", metavar="KEY=VALUE", help="keys of the configuration, for all runs")
     p.add_argument("--axonn", type=pathlib.Path, default=ROOT / "build" / "axonn")
     p.add_argument("--dir", type=pathlib.Path, help="directory for runs, default build/memorize")
@@ -48,25 +62,36 @@ def arguments():
     p.add_argument("--layers", type=positive, default=6, help="default %(default)s")
     p.add_argument("--hidden", type=positive, default=384, help="default %(default)s: 12 M parameters in all")
     p.add_argument("--heads", type=positive, default=6, help="default %(default)s")
-    p.add_argument("--batch", type=positive, help="rows of a step; default: 10 (extreme), 16 (equal)")
+    p.add_argument("--batch", type=positive, help="rows of a step; default: 10 (extreme), 16 (equal), 8 (curve)")
     p.add_argument("--lr", type=float, help="learning rate; default: 1e-3, constant (extreme) or cosine (equal)")
     p.add_argument("--k", default="4", help="numbers K of the goldfish loss, with commas; default %(default)s")
     p.add_argument("--passages", type=positive, default=100, help="extreme: default %(default)s")
-    p.add_argument("--length", type=positive, default=256, help="extreme: tokens of a passage, default %(default)s")
-    p.add_argument("--suffix", type=positive, default=50, help="extreme: tokens to recall, default %(default)s")
+    p.add_argument("--length", type=positive, default=256, help="extreme, curve: tokens of a passage, default %(default)s")
+    p.add_argument("--suffix", type=positive, default=50, help="extreme, curve: tokens to recall, default %(default)s")
     p.add_argument("--epochs", type=positive, default=100, help="extreme: default %(default)s")
     p.add_argument("--every", type=positive, default=10, help="extreme: epochs between two tests, default %(default)s")
     p.add_argument("--seq", type=positive, default=256, help="equal: tokens of a sample, default %(default)s")
     p.add_argument("--steps", type=positive, default=1000, help="equal: steps of the plain loss, default %(default)s")
     p.add_argument("--seeds", type=positive, default=3, help="equal: default %(default)s")
+    p.add_argument("--sizes", default="4x128,6x256,8x448", help="curve: layers x width, default %(default)s")
+    p.add_argument("--trials", default="3,3,1", help="curve: number of trials of each size, default %(default)s")
+    p.add_argument("--bucket", type=positive, default=32, help="curve: documents of a bucket, default %(default)s")
+    p.add_argument("--repeat", default="0,1,4,16,64,128", help="curve: repetitions of the buckets, default %(default)s")
+    p.add_argument("--tokens-1", type=positive, default=1000000, help="curve: tokens of phase 1, default %(default)s")
+    p.add_argument("--scan", default="1e-3,2e-3,3e-3", help="curve: learning rates to choose from, default %(default)s")
     args = p.parse_intermixed_args()
     args.axonn = args.axonn.resolve()
     args.dir = (args.dir or ROOT / "build" / "memorize").resolve()
-    args.batch = args.batch or {"extreme": 10, "equal": 16}[args.experiment]
-    args.k = [int(k) for k in args.k.split(",")]
+    args.batch = args.batch or {"extreme": 10, "equal": 16, "curve": 8}[args.experiment]
+    args.k, args.repeat, args.trials = ([int(n) for n in given.split(",")]
+                                        for given in (args.k, args.repeat, args.trials))
+    args.sizes = [tuple(int(n) for n in size.split("x")) for size in args.sizes.split(",")]
+    args.scan = [float(lr) for lr in args.scan.split(",")]
     if any(k < 2 for k in args.k):
         p.error("--k: at least 2")
-    if args.suffix >= args.length or (args.experiment == "extreme" and args.length < UNIQUE):
+    if len(args.trials) != len(args.sizes) or len(set(args.repeat)) < len(args.repeat):
+        p.error("--trials: one number for each of --sizes; --repeat: each number once")
+    if args.suffix >= args.length or (args.experiment != "equal" and args.length < UNIQUE):
         p.error(f"--length must be more than --suffix, and at least {UNIQUE}")
     if args.experiment == "extreme" and args.passages % args.batch:
         p.error("--passages must be a multiple of --batch, so that epochs end with a step")
@@ -155,17 +180,13 @@ def write_megatron(stem, documents):
         struct.pack(f"<{n}q", *starts[:-1]) + struct.pack(f"<{n + 1}q", *range(n + 1)))
 
 
-def recall(args, model, passages):
-    """Returns how many passages the model recalls, and the mean share of right tokens before the first wrong one."""
-    exact, shares = 0, []
-    for passage in passages:
-        prompt, want = passage[:-args.suffix], passage[-args.suffix:]
-        got = json.loads(call(args, "generate", model, "--tokens", ",".join(map(str, prompt)), "--max-tokens",
-                              args.suffix, "--temperature", 0, "--ignore-end", "--json"))["tokens"]
-        right = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
-        exact += right == len(want)
-        shares.append(right / len(want))
-    return exact, statistics.mean(shares)
+def recall(args, model, *sources):
+    """What the model recalls of the sources, DIR/NAME.idx each: the documents' results and the totals, by name."""
+    lines = call(args, "recall", model, "--data", *(f"{name}.idx" for name in sources), "--tokens", args.suffix,
+                 "--document-tokens", args.length, "--per-token", "--json").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {name: ([r for r in rows if r["source"] == f"{name}.idx" and "document" in r],
+                   next(r for r in rows if r["source"] == f"{name}.idx" and "documents" in r)) for name in sources}
 
 
 def extreme(args):
@@ -179,13 +200,16 @@ def extreme(args):
     results = {"arguments": {k: str(v) for k, v in vars(args).items()}, "runs": {}}
     # With a learning rate of 0, one step leaves the weights as they were drawn.
     train(args, "untrained", args.length, *keys, "train.steps=1", "optim.lr=0")
-    results["untrained"] = recall(args, "untrained/ckpt/step-1", passages)
+    def tested(model):
+        totals = recall(args, model, "passages")["passages"][1]
+        return totals["recalled"], totals["before_error"] / args.suffix
+    results["untrained"] = tested("untrained/ckpt/step-1")
     for k in [0, *args.k]:
         run = f"extreme-k{k}"
         rows = train(args, run, args.length, *keys, f"data.goldfish.k={k}")
         tests = {}
         for step in range(args.every * per_epoch, args.epochs * per_epoch + 1, args.every * per_epoch):
-            tests[step // per_epoch] = recall(args, f"{run}/ckpt/step-{step}", passages)
+            tests[step // per_epoch] = tested(f"{run}/ckpt/step-{step}")
         results["runs"][k] = {"recall": tests, "loss": losses_of(rows)}
     write_results(args, results)
     print_extreme(args, results)
@@ -206,26 +230,10 @@ def print_extreme(args, results):
 
 def picture(args, runs):
     """Draws the number of recalled passages over the epochs."""
-    width, height, left, top, colours = 640, 400, 60, 20, ["#c0392b", "#2471a3", "#1e8449", "#b7950b", "#7d3c98"]
-    def at(epoch, count):
-        return (f"{left + epoch / args.epochs * (width - left - 20):.1f},"
-                f"{height - 50 - count / args.passages * (height - 50 - top):.1f}")
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-           f'font-size="13"><rect width="{width}" height="{height}" fill="white"/>']
-    for i in range(5):
-        (x0, y), x1 = at(0, args.passages * i / 4).split(","), width - 20
-        out.append(f'<path d="M{x0} {y} H{x1}" stroke="#ddd"/><text x="{left - 8}" y="{float(y) + 4}" '
-                   f'text-anchor="end">{args.passages * i / 4:g}</text>')
-        x = at(args.epochs * i / 4, 0).split(",")[0]
-        out.append(f'<text x="{x}" y="{height - 30}" text-anchor="middle">{args.epochs * i / 4:g}</text>')
-    for i, (k, run) in enumerate(runs.items()):
-        points = " ".join(at(e, r[0]) for e, r in [(0, (0, 0)), *run["recall"].items()])
-        colour = colours[i % len(colours)]
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/><text x="{left + 12}" '
-                   f'y="{top + 18 * (i + 1)}" fill="{colour}">{f"goldfish, k = {k}" if k else "plain loss"}</text>')
-    out.append(f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">epochs; passages recalled, of '
-               f'{args.passages}</text></svg>\n')
-    return "\n".join(out)
+    curves = {f"goldfish, k = {k}" if k else "plain loss": ([(0, 0), *((e, r[0]) for e, r in run["recall"].items())],
+                                                            COLOURS[i % len(COLOURS)], False)
+              for i, (k, run) in enumerate(runs.items())}
+    return chart((curves, f"epochs; passages recalled, of {args.passages}", False, args.epochs, (0, args.passages)))
 
 
 # ---- equal supervised tokens -----------------------------------------------------------------------------------------
@@ -256,6 +264,243 @@ def equal(args):
               f"{', '.join(f'{x:.4f}' for x in losses)} |")
 
 
+# ---- recall by size and by number of repetitions ---------------------------------------------------------------------
+
+PRIME, MASK = (1 << 61) - 1, (1 << 64) - 1
+
+
+def windows(ids):
+    """The hashes of the windows of UNIQUE tokens."""
+    h, top = 0, pow(1000003, UNIQUE, PRIME)
+    for i, token in enumerate(ids):
+        h = (h * 1000003 + token + 1) % PRIME
+        if i >= UNIQUE:
+            h = (h - (ids[i - UNIQUE] + 1) * top) % PRIME
+        if i >= UNIQUE - 1:
+            yield h
+
+
+def eligible(args, documents):
+    """The documents whose first --length tokens have no window that occurs elsewhere, in the order of their hash."""
+    heads = {i: d[:args.length] for i, d in enumerate(documents) if len(d) >= args.length}
+    count = {w: 0 for head in heads.values() for w in windows(head)}
+    for document in [*documents, *read_documents(args.dir / "valid.tok")]:
+        for w in windows(document):
+            if w in count:
+                count[w] += 1
+    unique = [i for i, head in heads.items() if all(count[w] == 1 for w in windows(head))]
+    print(f"{len(documents)} documents, {len(heads)} of {args.length} tokens or more; dropped, because 50 of their tokens "
+          f"occur elsewhere: {len(heads) - len(unique)}")
+    return sorted(unique, key=lambda i: hashlib.sha256(repr(heads[i]).encode()).digest())
+
+
+def make_buckets(args):
+    """Writes DIR/bucket-TRIAL-REPEAT for each trial, DIR/scan-REPEAT, and DIR/rest."""
+    documents = read_documents(args.dir / "train.tok")
+    order = eligible(args, documents)
+    names = [f"{trial}-{r}" for trial in ["scan", *range(max(args.trials))] for r in args.repeat]
+    need = len(names) * args.bucket
+    if need > len(order):
+        sys.exit(f"{args.text} has {len(order)} eligible documents, and {len(names)} buckets of {args.bucket} need {need}: "
+                 "give more --text, or smaller --bucket, fewer --trials or --repeat")
+    for b, name in enumerate(names):
+        write_megatron(args.dir / f"bucket-{name}",
+                       [documents[i][:args.length] for i in order[b * args.bucket:(b + 1) * args.bucket]])
+    taken = set(order[:need])
+    write_megatron(args.dir / "rest", [d for i, d in enumerate(documents) if i not in taken])
+
+
+def buckets_of(args, trial):
+    return {r: f"bucket-{trial}-{r}" for r in args.repeat}
+
+
+def train_size(args, run, size, lr, *keys):
+    layers, hidden = size
+    return train(args, run, args.length - 1, f"model.layers={layers}", f"model.hidden={hidden}",
+                 f"model.heads={max(hidden // 64, 2)}", "data.pack=documents", "data.valid=valid.tok",
+                 "run.eval_interval=0", "run.checkpoint_interval=0", "run.keep_latest=1", f"optim.lr={lr:g}", *keys)
+
+
+def phase_1(args, size, seed):
+    """Trains on the rest. Returns the path of the checkpoint, and its step."""
+    run, steps = f"first-{size[0]}x{size[1]}-{seed}", max(args.tokens_1 // (args.batch * (args.length - 1)), 1)
+    train_size(args, run, size, args.lr or 1e-3, "data.train=rest.idx", f"train.steps={steps}", f"train.seed={seed}",
+               f"optim.warmup={min(steps // 10, 100)}", "optim.schedule=constant")
+    return f"{run}/ckpt/step-{steps}", steps
+
+
+def phase_2(args, size, seed, trial, k, lr):
+    """Goes on from phase 1 with the buckets of the trial. Returns the path of the checkpoint before, that of the checkpoint
+    after, and the rows of metrics."""
+    before, steps = phase_1(args, size, seed)
+    buckets = {r: name for r, name in buckets_of(args, trial).items() if r}
+    end = steps + 2 * -(-sum(r * args.bucket for r in buckets) // args.batch)
+    sources = ", ".join([f"{{path: {name}.idx, epochs: {r}}}" for r, name in buckets.items()] + ["{path: rest.idx, weight: 1}"])
+    run = f"second-{size[0]}x{size[1]}-{trial}-{seed}-k{k}-lr{lr:g}"
+    rows = train_size(args, run, size, lr, f"data.train=[{sources}]", f"train.resume={before}", f"train.steps={end}",
+                      f"train.seed={seed}", f"optim.warmup={steps}", f"optim.min_lr={lr / 10:g}", f"data.goldfish.k={k}")
+    return before, f"{run}/ckpt/step-{end}", rows
+
+
+def choose_rate(args, size):
+    """The learning rate with which the plain loss recalls most of the buckets for this purpose."""
+    def recalled(lr):
+        _before, after, _rows = phase_2(args, size, 1, "scan", 0, lr)
+        totals = [t for _documents, t in recall(args, after, *buckets_of(args, "scan").values()).values()]
+        return sum(t["recalled"] for t in totals), -sum(t["loss"] for t in totals)
+    return max(args.scan, key=recalled) if len(args.scan) > 1 else args.scan[0]
+
+
+def splitmix(h):
+    z = (h + 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
+
+
+def dropped(ids, k):
+    """For each token of a document whether the hashed goldfish loss drops it (docs/training.md)."""
+    factors = [pow(0x13C6EF372FE94F99, j, PRIME) for j in range(WINDOW)]
+    return [i >= WINDOW and splitmix(sum(ids[i - 1 - j] * f for j, f in enumerate(factors)) % PRIME) < (1 << 64) // k
+            for i in range(len(ids))]
+
+
+def by_mask(args, documents, passages, k):
+    """Of one bucket: the share of kept and of dropped tokens that are the likeliest, and the share of the places where
+    recall ends that are a dropped token."""
+    right, number, ends = [0, 0], [0, 0], []
+    for document, ids in zip(documents, passages):
+        drops = dropped(ids, k)[-args.suffix:]
+        ranks = [t["rank"] for t in document["tokens"]]
+        for drop, rank in zip(drops, ranks):
+            number[drop] += 1
+            right[drop] += rank == 0
+        if document["before_error"] < args.suffix:
+            ends.append(drops[document["before_error"]])
+    p, q = (r / max(n, 1) for r, n in zip(right, number))
+    n = args.suffix
+    return {"p": p, "q": q, "independent": p**(n * (k - 1) / k) * q**(n / k), "all_kept": p**n,
+            "ends_at_dropped": sum(ends) / max(len(ends), 1)}
+
+
+def read_megatron(stem):
+    """Returns the documents that write_megatron wrote."""
+    raw, ids = stem.with_suffix(".idx").read_bytes(), array.array("H", stem.with_suffix(".bin").read_bytes())
+    n = struct.unpack_from("<Q", raw, 18)[0]
+    lengths, at, out = struct.unpack_from(f"<{n}i", raw, 34), 0, []
+    for length in lengths:
+        out.append(ids[at:at + length].tolist())
+        at += length
+    return out
+
+
+def one_trial(args, size, trial, k, lr):
+    before, after, rows = phase_2(args, size, trial + 1, trial, k, lr)
+    names, out = buckets_of(args, trial), {}
+    first, last = recall(args, before, *names.values()), recall(args, after, *names.values())
+    for r, name in names.items():
+        totals = last[name][1]
+        out[r] = {"recalled": totals["recalled"], "before_error": totals["before_error"], "loss": totals["loss"],
+                  "change": totals["loss"] - first[name][1]["loss"]}
+        if k:
+            out[r].update(by_mask(args, last[name][0], read_megatron(args.dir / name), k))
+    return {"buckets": out, "valid": [row["eval_loss"] for row in rows if "eval_loss" in row][-1]}
+
+
+def spearman(xs, ys):
+    """The rank correlation of two lists without equal elements."""
+    rank = [{v: i for i, v in enumerate(sorted(values))} for values in (xs, ys)]
+    n, d = len(xs), sum((rank[0][x] - rank[1][y])**2 for x, y in zip(xs, ys))
+    return 1 - 6 * d / (n * (n * n - 1))
+
+
+def curve(args):
+    make_data(args)
+    if not (args.dir / "rest.idx").exists():
+        make_buckets(args)
+    results = {"arguments": {k: str(v) for k, v in vars(args).items()}, "sizes": {}}
+    for size, trials in zip(args.sizes, args.trials):
+        lr = choose_rate(args, size)
+        runs = {k: [one_trial(args, size, trial, k, lr) for trial in range(trials)] for k in [0, *args.k]}
+        results["sizes"][f"{size[0]}x{size[1]}"] = {"lr": lr, "runs": runs}
+        write_results(args, results)
+    print_curve(args, results["sizes"])
+    (args.dir / "curve.svg").write_text(curve_picture(args, results["sizes"]))
+    if not check_curve(args, results["sizes"]):
+        sys.exit(1)
+
+
+def spread(values, form):
+    """The mean, and the range if there are several values."""
+    text = format(statistics.mean(values), form)
+    return text if len(values) == 1 else f"{text} ({min(values):{form}} to {max(values):{form}})"
+
+
+def loss_name(k):
+    return f"goldfish, k = {k}" if k else "plain"
+
+
+def print_curve(args, sizes):
+    print(f"\nBuckets of {args.bucket} documents of {args.length} tokens; recalled: the last {args.suffix} tokens, greedy; "
+          "means over trials, with their range\n")
+    print("| size | rate | loss | repeated | recalled | tokens before an error | change of the loss |\n"
+          "|---|---|---|---|---|---|---|")
+    for size, s in sizes.items():
+        for k, trials in s["runs"].items():
+            for r in args.repeat:
+                rows = [t["buckets"][r] for t in trials]
+                print(f"| {size} | {s['lr']:g} | {loss_name(k)} | {r} | {spread([x['recalled'] for x in rows], '.1f')} | "
+                      f"{spread([x['before_error'] for x in rows], '.1f')} | {spread([x['change'] for x in rows], '.2f')} |")
+    print("\n| size | loss | validation loss | losses fall with repetitions (Spearman) |\n|---|---|---|---|")
+    for size, s in sizes.items():
+        for k, trials in s["runs"].items():
+            change = [statistics.mean(t["buckets"][r]["change"] for t in trials) for r in args.repeat]
+            print(f"| {size} | {loss_name(k)} | {spread([t['valid'] for t in trials], '.3f')} | "
+                  f"{spearman(args.repeat, change):.2f} |")
+    print(f"\nTokens of the bucket repeated {max(args.repeat)} times\n\n| size | k | kept ones right (p) | dropped ones right (q) "
+          "| p^n | p^(n(k-1)/k) q^(n/k) | recalled | recall ends at a dropped one |\n|---|---|---|---|---|---|---|---|")
+    for size, s in sizes.items():
+        for k in args.k:
+            rows = [t["buckets"][max(args.repeat)] for t in s["runs"][k]]
+            p, q, kept, independent, ends = (statistics.mean(x[key] for x in rows)
+                                             for key in ("p", "q", "all_kept", "independent", "ends_at_dropped"))
+            share = statistics.mean(x["recalled"] for x in rows) / args.bucket
+            print(f"| {size} | {k} | {p:.1%} | {q:.1%} | {kept:.2g} | {independent:.2g} | {share:.1%} | {ends:.1%} |")
+
+
+def check_curve(args, sizes):
+    """Prints what should hold and does not. Returns whether all holds."""
+    wrong, least, most = [], min(args.repeat), max(args.repeat)
+    for size, s in sizes.items():
+        def share(k, r):
+            return statistics.mean(t["buckets"][r]["recalled"] for t in s["runs"][k]) / args.bucket
+        change = [statistics.mean(t["buckets"][r]["change"] for t in s["runs"][0]) for r in args.repeat]
+        if spearman(args.repeat, change) > -0.9:
+            wrong.append(f"{size}: the loss does not fall with the repetitions")
+        if share(0, most) < 0.5:
+            wrong.append(f"{size}: the plain loss recalls {share(0, most):.0%} of what it repeats {most} times, less than half; "
+                         f"add {2 * most} to --repeat")
+        if 2 in args.k:
+            wrong += [f"{size}: with k = 2 {share(2, r):.0%} of what is repeated {r} times is recalled, more than 2 %"
+                      for r in args.repeat if share(2, r) > 0.02]
+        wrong += [f"{size}: {loss_name(k)}: text that was not seen is recalled" for k in s["runs"]
+                  if least == 0 and share(k, 0) > 0]
+    print("\n" + "\n".join(wrong or ["All that should hold holds (check_curve in bench/memorize.py)."]))
+    return not wrong
+
+
+def curve_picture(args, sizes):
+    """Draws the share of recalled documents over the buckets."""
+    curves = {}
+    for i, (size, s) in enumerate(sizes.items()):
+        for k, trials in s["runs"].items():
+            points = [(b, 100 * statistics.mean(t["buckets"][r]["recalled"] for t in trials) / args.bucket)
+                      for b, r in enumerate(args.repeat)]
+            curves[f"{size}, {loss_name(k)}"] = (points, COLOURS[i % len(COLOURS)], bool(k))
+    label = f"buckets, repeated {', '.join(map(str, args.repeat))} times; documents recalled, %"
+    return chart((curves, label, False, len(args.repeat) - 1, (0, 100)))
+
+
 if __name__ == "__main__":
     arguments_given = arguments()
-    {"extreme": extreme, "equal": equal}[arguments_given.experiment](arguments_given)
+    {"extreme": extreme, "equal": equal, "curve": curve}[arguments_given.experiment](arguments_given)

@@ -47,7 +47,24 @@ static ax_status make_config(int model, ax_model_config *out)
     return AX_OK;
 }
 
-static ax_status use(ax_engine *engine, bool trains)
+/* The losses of single targets add up to the loss of the evaluation, up to fp32's rounding of each. */
+static ax_status score(ax_engine *engine)
+{
+    uint64_t seed = 5;
+    const int64_t rows = ax_min(ax_engine_eval_rows(engine), GLOBAL - 1);
+    double whole, sum = 0;
+    ax_target_scores scores;
+    AX_TRY(ax_engine_eval(engine, tiny_rows, &seed, rows, &whole));
+    AX_TRY(ax_engine_score(engine, tiny_rows, &seed, rows, &scores));
+    for (int64_t i = 0; i < rows * T; i++) {
+        EXPECT(scores.rank[i] >= 0 && scores.rank[i] < VOCAB && (scores.loss[i] > 0 || !scores.rank[i]));
+        sum += scores.loss[i];
+    }
+    EXPECT(whole > 0 && sum > whole * (1 - 1e-6) && sum < whole * (1 + 1e-6));
+    return AX_OK;
+}
+
+static ax_status use(ax_engine *engine, bool trains, bool scores)
 {
     uint64_t seed = 5;
     double loss;
@@ -58,7 +75,8 @@ static ax_status use(ax_engine *engine, bool trains)
         AX_TRY(ax_engine_step(engine, 1, tiny_rows, &seed, tiny_targets(), &hyper));
         AX_TRY(ax_engine_result(engine, &result));
     }
-    return ax_engine_eval(engine, tiny_rows, &seed, GLOBAL, &loss);
+    AX_TRY(ax_engine_eval(engine, tiny_rows, &seed, GLOBAL, &loss));
+    return scores ? score(engine) : AX_OK;
 }
 
 static ax_status create_and_use(ax_ctx *ctx, const ax_engine_options *options, const ax_engine_plan *plan)
@@ -66,7 +84,7 @@ static ax_status create_and_use(ax_ctx *ctx, const ax_engine_options *options, c
     ax_engine *engine = NULL;
     ax_status status = ax_comm_agree(ctx->world, ax_engine_create(ctx, options, plan, 0, &engine));
     if (status == AX_OK)
-        status = use(engine, options->optim);
+        status = use(engine, options->optim, options->scores);
     if (status == AX_OK && !held_as_planned(ctx, &plan->memory))
         status = ax_fail(AX_ERR_INTERNAL, "rank %d held %zu bytes at most, planned are %zu",
                          ax_comm_rank(ctx->world), ax_ctx_peak(ctx), ax_memory_total(&plan->memory));
@@ -81,8 +99,12 @@ static ax_status live(ax_comm *world, void *arg)
     ax_parallel parallel = ax_parallel_default;
     ax_engine_plan plan = {.frame = NULL};
     ax_ctx *ctx = NULL;
-    ax_engine_options options = {
-        .model = &config, .seq_len = T, .micro_batch = 1, .global_batch = GLOBAL, .clip = 1};
+    ax_engine_options options = {.model = &config,
+                                 .seq_len = T,
+                                 .micro_batch = 1,
+                                 .global_batch = GLOBAL,
+                                 .clip = 1,
+                                 .scores = j->zero % 2 == 0};
     AX_TRY(make_config(j->model, &config));
     parallel.zero = j->zero;
     parallel.pipe.postpone = j->postpone;

@@ -30,7 +30,7 @@ typedef struct model_args {
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
          .help = "sizes of the grid of ranks in one argument, e.g. x=2,data=2; default: "                    \
-                 "all ranks along data (eval) or along x (the other verbs)"},                                \
+                 "all ranks along data (eval, recall) or along x (the other verbs)"},                        \
         {"precision",                                                                                        \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \

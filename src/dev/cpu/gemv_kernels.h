@@ -26,15 +26,15 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
 
 /* Returns the prefetch distance in bytes; 0: no software prefetch. The hardware prefetcher is enough if the
  * loads of many cache lines fit into the processor's instruction window, that is if a step reads a whole line
- * of a column and multiplies it with few rows. Processors with AMX always use the distance that was measured
- * on them. */
-INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
+ * of a column and multiplies it with few rows, and if the columns follow one another (`dense`). Processors
+ * with AMX always use the distance that was measured on them. */
+INLINE int64_t gemv_ahead(int rows, int64_t step_bytes, bool dense)
 {
 #ifdef AX_SIMD_AMX
-    (void)rows, (void)step_bytes;
+    (void)rows, (void)step_bytes, (void)dense;
     return 4 << 10;
 #else
-    return rows > 2 || step_bytes < LINE ? 2 << 10 : 0;
+    return rows > 2 || step_bytes < LINE || !dense ? 2 << 10 : 0;
 #endif
 }
 
@@ -86,14 +86,21 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
     const bool pairs = false;
 #endif
     const int64_t step = pairs ? 2 * W : W, run = 2 * step, whole = g->k / run * run;
-    const int64_t ahead = gemv_ahead(rows, step * size);
+    const int64_t used = g->k * size, ahead = gemv_ahead(rows, step * size, column == used);
     const char *b = (const char *)g->b + j * column;
+    /* What is prefetched: the values that are read `ahead` bytes later, perhaps in one of the next columns.
+     * Between columns there may be values that are not read, such as those of other experts. */
+    const char *lead = b + ahead / used * column + ahead % used, *lead_end = b + ahead / used * column + used;
     int64_t k = 0;
-    for (; k < whole; k += run, b += run * size) {
+    for (; k < whole; k += run, b += run * size, lead += run * size) {
+        if (lead >= lead_end) {
+            lead += column - used;
+            lead_end += column;
+        }
         for (int64_t at = 0; ahead && at < run * size; at += LINE) {
             UNROLL
             for (int c = 0; c < cols; c++)
-                __builtin_prefetch(b + c * far + at + ahead);
+                __builtin_prefetch(lead + c * far + at);
         }
         UNROLL
         for (int64_t at = 0; at < run; at += step)

@@ -44,6 +44,7 @@ ax_status model_data_follow(const opened_model *m, const model_text *text, ax_ro
 {
     ax_work *work;
     bool bos;
+    *shape = (ax_row_shape){.seq_len = 0};
     AX_TRY(ax_comm_agree(m->world, m->first ? ax_train_saved_shape(&m->model, shape, &bos) : AX_OK));
     int64_t values[] = {shape->seq_len, shape->mask_documents, shape->answers, shape->pack, m->first && bos};
     AX_TRY(ax_broadcast(m->world, NULL, values, AX_COUNT(values), AX_I64, 0, &work));

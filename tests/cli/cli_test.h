@@ -3,6 +3,7 @@
 #define AX_TESTS_CLI_TEST_H
 
 #include "axonn/base.h"
+#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -48,6 +49,18 @@ static inline void assert_contains(const char *text, const char *part)
 {
     if (!strstr(text, part))
         assert_string_equal(text, part);
+}
+
+/* Whether the program can start several ranks. Under a sanitizer they are left out: MPI libraries leak. */
+static inline bool has_ranks(void)
+{
+    ax_buf out = {0};
+    if (SANITIZED)
+        return false;
+    (void)shell(AXONN " generate nowhere --tokens 1 --ranks 2 2>&1", &out);
+    bool has = !strstr(out.data, "without MPI");
+    ax_buf_fini(&out);
+    return has;
 }
 
 #endif

@@ -40,18 +40,6 @@ static char *output(const char *command)
     return out.data;
 }
 
-/* Whether the program can start several ranks. Under a sanitizer they are left out: MPI libraries leak. */
-static bool has_ranks(void)
-{
-    ax_buf out = {0};
-    if (SANITIZED)
-        return false;
-    (void)shell(AXONN " generate nowhere --tokens 1 --ranks 2 2>&1", &out);
-    bool has = !strstr(out.data, "without MPI");
-    ax_buf_fini(&out);
-    return has;
-}
-
 static const char keys[] =
     "model: {family: gpt2, layers: 1, hidden: 32, heads: 2, vocab: 320, seq_len: 192}\n"
     "data: {train: qa.jsonl, valid: qa.jsonl, tokenizer: tok}\n"

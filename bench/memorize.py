@@ -49,6 +49,11 @@ UNIQUE = 50  # tokens of a window that must not occur twice in the passages, or 
 WINDOW = 13  # data.goldfish.window
 
 
+def layers_and_width(text):
+    layers, width = text.split("x")
+    return int(layers), int(width)
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.partition("\nUsage")[0],
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,10 +88,11 @@ def arguments():
     args.axonn = args.axonn.resolve()
     args.dir = (args.dir or ROOT / "build" / "memorize").resolve()
     args.batch = args.batch or {"extreme": 10, "equal": 16, "curve": 8}[args.experiment]
-    args.k, args.repeat, args.trials = ([int(n) for n in given.split(",")]
-                                        for given in (args.k, args.repeat, args.trials))
-    args.sizes = [tuple(int(n) for n in size.split("x")) for size in args.sizes.split(",")]
-    args.scan = [float(lr) for lr in args.scan.split(",")]
+    for name, form in (("k", int), ("repeat", int), ("trials", int), ("scan", float), ("sizes", layers_and_width)):
+        try:
+            setattr(args, name, [form(part) for part in getattr(args, name).split(",")])
+        except ValueError:
+            p.error(f"--{name}: {getattr(args, name)} is no list like {p.get_default(name)}")
     if any(k < 2 for k in args.k):
         p.error("--k: at least 2")
     if len(args.trials) != len(args.sizes) or len(set(args.repeat)) < len(args.repeat):
@@ -414,7 +420,20 @@ def spearman(xs, ys):
     return 1 - 6 * d / (n * (n * n - 1))
 
 
+def check_study(args):
+    """Stops if DIR holds a study with other arguments: its data and runs would be taken for those of this one."""
+    fixed = ["text", "include", "vocab", "length", "suffix", "batch", "lr", "bucket", "repeat", "trials", "tokens_1", "keys"]
+    mine, path = {name: str(getattr(args, name)) for name in fixed}, args.dir / "study.json"
+    if path.exists():
+        was = json.loads(path.read_text())
+        others = [f"--{name.replace('_', '-')}: {was[name]}, now {mine[name]}" for name in fixed if was[name] != mine[name]]
+        if others:
+            sys.exit(f"{args.dir} holds a study with other arguments: choose another --dir\n  " + "\n  ".join(others))
+    path.write_text(json.dumps(mine))
+
+
 def curve(args):
+    check_study(args)
     make_data(args)
     if not (args.dir / "rest.idx").exists():
         make_buckets(args)
@@ -479,7 +498,7 @@ def check_curve(args, sizes):
             wrong.append(f"{size}: the loss does not fall with the repetitions")
         if share(0, most) < 0.5:
             wrong.append(f"{size}: the plain loss recalls {share(0, most):.0%} of what it repeats {most} times, less than half; "
-                         f"add {2 * most} to --repeat")
+                         f"add {2 * most} to --repeat, in another --dir")
         if 2 in args.k:
             wrong += [f"{size}: with k = 2 {share(2, r):.0%} of what is repeated {r} times is recalled, more than 2 %"
                       for r in args.repeat if share(2, r) > 0.02]

@@ -130,11 +130,10 @@ static ax_status pack_excerpts(ax_data *data, const ax_row_shape *shape, int64_t
     AX_CHECK(ax_data_describe(data)->documents >= 0, AX_ERR_USAGE,
              "%s has no index of documents: make a token file with `axonn data build`", ax_data_path(data));
     AX_TRY(ax_data_pack(data, shape, &packed));
-    AX_CHECK(
-        packed.documents, AX_ERR_DATA,
-        "%s: none of its %lld documents has the %lld tokens of a prompt and a target: give longer documents, "
-        "or shorter prompts and targets",
-        ax_data_path(data), (long long)packed.left_out, (long long)(ax_max(x->prompt, 1) + x->target));
+    AX_CHECK(packed.documents, AX_ERR_DATA,
+             "%s: no document of %lld has the %lld tokens of a prompt and a target: give longer documents, "
+             "or shorter prompts and targets",
+             ax_data_path(data), (long long)packed.left_out, (long long)(ax_max(x->prompt, 1) + x->target));
     if (left_out)
         *left_out = packed.left_out;
     return AX_OK;

@@ -255,6 +255,8 @@ static ax_status draw_path(pen *p)
 {
     const ax_curve *c = p->curve;
     bool thin = c->style == AX_CURVE_THIN;
+    if (!c->n)
+        return AX_OK;
     AX_TRY(ax_buf_printf(p->out,
                          "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%s\" stroke-opacity=\"%s\" "
                          "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"M0 0",

@@ -177,7 +177,7 @@ static void mistakes_are_reported(void **state)
     fails(2, "a target of 50 tokens after a prompt of 1", RECALL "--data a.txt b.txt --tokens 50");
     fails(2, "has no index of documents", RECALL "--data flat.bin --tokens 5");
     fails(4, "nowhere.tok", RECALL "--data a.tok nowhere.tok --tokens 5");
-    fails(4, "head.tok: none of its 12 documents has the 12 tokens of a prompt and a target",
+    fails(4, "head.tok: no document of 12 has the 12 tokens of a prompt and a target",
           RECALL "--data a.tok head.tok --tokens 11");
     fails(4, "expected: it is for another model", RECALL "--data other.tok --tokens 5");
     fails(6, "the loss is ", AXONN " recall spoilt --data a.tok --tokens 5");

@@ -206,7 +206,7 @@ static void mistakes_are_reported(void **state)
     run_expect(4, "nowhere.tok", RECALL_KEYS "run.dir=bad run.recall.data=nowhere.tok");
     run_expect(2, "run.recall.tokens: a target of 96 tokens leaves no token",
                RECALL_KEYS "run.dir=bad run.recall.tokens=96");
-    run_expect(4, "passages.tok: none of its 9 documents has the 101 tokens",
+    run_expect(4, "passages.tok: no document of 9 has the 101 tokens",
                RECALL_KEYS "run.dir=bad model.seq_len=200 run.recall.tokens=100");
     run_expect(2, "flat.bin has no index of documents", RECALL_KEYS "run.dir=bad run.recall.data=flat.bin");
     assert_false(ax_path_exists("bad"));

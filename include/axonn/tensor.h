@@ -71,7 +71,7 @@ typedef struct ax_box {
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Parses "b@data.z, t, d@y +x": dims in order (names of dims are ignored), '@' before the axes of a dim, '.'
+/* Parses "b@z.data, t, d@y +x": dims in order (names of dims are ignored), '@' before the axes of a dim, '.'
  * between axes, '/' before the first axis that splits by elements ("o@x/z"), '+' before partial axes;
  * "d@x.kv.x.rep" names the two factors of x. The message of AX_ERR_USAGE gives the error and, if the syntax
  * is wrong, its column. */

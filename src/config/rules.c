@@ -559,13 +559,14 @@ static int64_t grid_ranks(const ax_config *cfg, char key[16])
     return ax_grid_size_ranks(size);
 }
 
-/* Gives the ranks that the other axes leave over to the first axis along which the strategy divides the
+/* Gives the ranks that the other axes leave over to the last axis along which the strategy divides the
  * batch: data, or z with fsdp. Does nothing if the user has set the size of that axis, or the other axes do
  * not divide the number of ranks. */
 static ax_status spread_ranks(ax_config *cfg, int ranks, int64_t product, const ax_strategy *strategy)
 {
+    const ax_axes *batch = &strategy->of[AX_ROLE_BATCH];
     char key[16], size[16], place[32];
-    axis_key(strategy->of[AX_ROLE_BATCH].a[0], key);
+    axis_key(batch->a[batch->n - 1], key);
     if (ranks % product || ax_config_given(cfg, key))
         return AX_OK;
     snprintf(size, sizeof size, "%" PRId64, ranks / product);

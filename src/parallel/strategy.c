@@ -32,7 +32,7 @@ static const ax_strategy table[] = {
     {"axonn",
      "3D tensor parallelism (x, y, z) times data and pipeline parallelism",
      ALL_AXES,
-     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
+     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_Z, AX_DATA}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
       [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
       [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
@@ -54,7 +54,7 @@ static const ax_strategy table[] = {
     {"hsdp",
      "fsdp within groups of ranks (z), data parallelism between the groups (data)",
      AXES_2(AX_Z, AX_DATA),
-     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}}},
+     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_Z, AX_DATA}}},
      REST_Z},
     {"ddp", "data parallelism", AXES_1(AX_DATA), {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}}, {0}},
 };

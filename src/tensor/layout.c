@@ -39,7 +39,7 @@ static size_t word_length(const char *text)
 static ax_status parse_error(const parser *p, const char *what)
 {
     return ax_fail(AX_ERR_USAGE,
-                   "layout \"%s\", column %d: %s; example of a layout: \"b@data.z, t, o@x/z +y\"", p->text,
+                   "layout \"%s\", column %d: %s; example of a layout: \"b@z.data, t, o@x/z +y\"", p->text,
                    (int)(p->at - p->text) + 1, what);
 }
 

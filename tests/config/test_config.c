@@ -125,11 +125,11 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4, z: 2}\n",
          "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x the ranks of the "
          "axes "
-         "data and z (4 x 8 = 32): give train.global_batch=32, or train.micro_batch=3"},
+         "z and data (4 x 8 = 32): give train.global_batch=32, or train.micro_batch=3"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4}\n",
          "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x the ranks of the "
          "axes "
-         "data and z (4 x 4 = 16): give train.global_batch=16 or 32, or train.micro_batch=3 or 6"},
+         "z and data (4 x 4 = 16): give train.global_batch=16 or 32, or train.micro_batch=3 or 6"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
          "(4 x 4 = 16): give train.global_batch=16 or 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 15}\n",
@@ -156,7 +156,7 @@ static void rules_over_keys(void **state)
          "t.yaml:3:23: train.global_batch: 24 has 6 micro-batches, but pipe.schedule=interleaved needs a "
          "multiple "
          "of grid.pipe (4): make train.global_batch a multiple of train.micro_batch x the ranks of the axes "
-         "data and z (2 x 2 = 4) x grid.pipe; the nearest are 16 and 32"},
+         "z and data (2 x 2 = 4) x grid.pipe; the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 4, micro_batch: 4}\n"
          "grid: {pipe: 2}\npipe: {schedule: interleaved}\n",
          "train.global_batch: 4 has 1 micro-batch, but pipe.schedule=interleaved needs a multiple of "

@@ -59,7 +59,7 @@ static ax_status rows_are_consistent(ax_comm *world, void *arg)
     }
     ctx->parallel.strategy = NULL;
     ax_layout a = ax_layout_of_roles(ctx, activation, 3);
-    EXPECT(!strcmp(ax_layout_print(ctx->grid, &a, 3, "btd", text), "b@data.z, t, d@y"));
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &a, 3, "btd", text), "b@z.data, t, d@y"));
     /* The vocabulary takes the axis of the width, so each rank has whole rows of the embedding table. */
     ax_layout table = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, 2);
     EXPECT(!strcmp(ax_layout_print(ctx->grid, &table, 2, "vd", text), "v@x.y, d"));

@@ -297,7 +297,7 @@ static void mistakes_are_reported_once(void **state)
             RANK_KEYS "ranks=3 train.global_batch=12 grid.x=2");
     refused(
         2,
-        "train.global_batch: 8 must be a multiple of train.micro_batch x the ranks of the axes data and z "
+        "train.global_batch: 8 must be a multiple of train.micro_batch x the ranks of the axes z and data "
         "(1 x 3 = 3): give train.global_batch=6 or 9",
         RANK_KEYS "ranks=3");
     refused(2, "rank 1: train.seed is 3 here (command line) and 1234 on rank 0: give all ranks the same",

@@ -90,7 +90,7 @@ AX_MUST_CHECK ax_status ax_config_take_ranks(ax_config *cfg, int ranks);
 /* Returns true if the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);
 
-/* Returns the grid of the keys grid.x, grid.y, grid.z, grid.pipe and grid.data. */
+/* Returns the grid of the keys grid.x, grid.y, grid.z, grid.pipe, grid.data and grid.expert. */
 ax_grid_size ax_config_grid(const ax_config *cfg);
 /* ax_config_dtype and ax_config_dtype_name return the dtype of an ax_config_precision and its name in the
  * configuration ("bf16"; NULL after the last), ax_config_dtype_of the dtype of such a name (NULL:

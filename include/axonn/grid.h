@@ -38,8 +38,11 @@ enum {
 #define AX_GRID_ORDER "x,y,z,pipe,data" /* their names in this order (ax_grid_order_default) */
 
 /* Each row declares that an axis may be written as a product of two axes, its factors: FACTOR(id, axis,
- * suffix of the major factor, suffix of the minor factor). Row KV factors x into x.kv and x.rep. */
-#define AX_FACTORS(FACTOR) FACTOR(KV, AX_X, "kv", "rep")
+ * suffix of the major factor, suffix of the minor factor). Row KV factors x into x.kv and x.rep, row EXPERT
+ * data into data.rep and data.exp. */
+#define AX_FACTORS(FACTOR)                                                                                   \
+    FACTOR(KV, AX_X, "kv", "rep")                                                                            \
+    FACTOR(EXPERT, AX_DATA, "rep", "exp")
 typedef enum ax_factor {
 #define AX_FACTOR_ENUM(id, axis, major, minor) AX_FACTOR_##id,
     AX_FACTORS(AX_FACTOR_ENUM)
@@ -55,17 +58,20 @@ typedef struct ax_factoring {
 
 typedef struct ax_grid ax_grid;
 
-/* Sizes of the standard axes (index: AX_X, …). The size 0 stands for 1, so {.of = {[AX_X] = 2}} is a grid of
- * two ranks. ax_grid_size_along returns the size along an axis, ax_grid_size_ranks the product of all sizes,
- * at most INT32_MAX. */
+/* Sizes of the standard axes (index: AX_X, …), and of data.exp, the factor of data along which experts are
+ * divided (index: AX_SIZE_EXPERT; it must divide the size of data). The size 0 stands for 1, so {.of =
+ * {[AX_X] = 2}} is a grid of two ranks. ax_grid_size_along returns the size at an index, ax_grid_size_ranks
+ * the product of the sizes of the standard axes, at most INT32_MAX. */
+enum { AX_SIZE_EXPERT = AX_AXES_STANDARD, AX_GRID_SIZES };
 typedef struct ax_grid_size {
-    int of[AX_AXES_STANDARD];
+    int of[AX_GRID_SIZES];
 } ax_grid_size;
-int ax_grid_size_along(ax_grid_size size, ax_axis axis);
+int ax_grid_size_along(ax_grid_size size, ax_axis index);
 int64_t ax_grid_size_ranks(ax_grid_size size);
 
 /* Arranges the ranks of `world` as a grid. AX_ERR_USAGE unless world has as many ranks as the product of the
- * sizes. The grid borrows world; the caller owns *out. Not collective: communicators are created when they
+ * sizes. If the size AX_SIZE_EXPERT is above 1, declares its factoring (ax_grid_experts). The grid borrows
+ * world; the caller owns *out. Not collective: communicators are created when they
  * are first used. */
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
@@ -79,7 +85,8 @@ ax_grid_size ax_grid_sizes(const ax_grid *grid);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* number of ranks along the axis */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv", … */
-const char *ax_axis_name(ax_axis axis);                           /* name of a standard axis */
+/* Returns the name of a size of ax_grid_size: that of a standard axis, or "expert". */
+const char *ax_axis_name(ax_axis index);
 int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
 /* Returns the coordinate of a rank along an axis. */
@@ -107,6 +114,8 @@ AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name,
  * has made. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
+/* Returns the factors of data whose minor one divides experts, or NULL if data has no such factors. */
+const ax_factoring *ax_grid_experts(const ax_grid *grid);
 /* Replaces each axis that has factors by its factors, recursively. Axes without factors are called atoms. A
  * set of atoms never counts an axis twice, as a whole and as a factor. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
@@ -159,7 +168,7 @@ AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const a
 /* Returns true if a grid of this size is legal; `arg` is what the caller of ax_grid_nearest passed as
  * `arg`. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
-/* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
+/* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4", followed by " expert=2" if it is above 1. Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
 /* Prints up to three grids of `ranks` ranks, those nearest to `wanted` for which `legal` returns true
  * (`legal` NULL: all grids are legal), or "none". Each is printed as the keys by which it differs from
@@ -182,6 +191,7 @@ typedef enum ax_offload_update {
     AX_OFFLOAD_ON_DEVICE, /* the device updates; the state passes through it in buckets */
     AX_OFFLOAD_ON_HOST    /* the host updates, where the state is */
 } ax_offload_update;
+#define AX_EXPERT_ROOM 2.0            /* default of ax_parallel.expert_room */
 enum { AX_OFFLOAD_BUCKET = 4 << 20 }; /* default number of elements of a bucket */
 typedef struct ax_offload {
     ax_offload_place optimizer;
@@ -205,6 +215,9 @@ typedef struct ax_parallel {
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
     size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
+    double expert_room;  /* if experts are divided among ranks: rows for which a rank has memory, in units of
+                            the rows that each rank computes if all experts have equally many; at least 1; 0:
+                            AX_EXPERT_ROOM */
     ax_offload offload;
     ax_pipe_settings pipe;
 } ax_parallel;

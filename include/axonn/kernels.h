@@ -367,7 +367,7 @@ typedef struct ax_activation_grad_args {
  * `dtype`. gate, up, y: [rows, cols] of `dtype`, rows of gate and up `ld` elements apart, y dense. y may be
  * gate or up if these are dense. If `scale` is not NULL, row r of y is multiplied by scale[index[r]], before
  * it is rounded. scale: accum (ax_dtype_accum), `scales` elements; index: int32 [rows], all different, in [0,
- * scales). */
+ * scales), except that rows with index -1 are not written. */
 typedef struct ax_glu_args {
     int64_t rows, cols, ld, scales;
     const void *gate, *up, *scale;
@@ -382,6 +382,7 @@ typedef struct ax_glu_args {
  * other. With `scale`, the dy of these formulas is dy·scale[index[r]], and two results are added: y =
  * f(gate)·up·scale[index[r]], as kernel glu computes it (y may be dy; NULL: not needed), and
  * dscale[index[r]] = Σ_c dy·f(gate)·up, `scales` elements of accum of which the others are not changed.
+ * Rows with index -1 are not written.
  * Without `scale`, y and dscale must be NULL. */
 typedef struct ax_glu_grad_args {
     int64_t rows, cols, ld, scales;
@@ -419,8 +420,10 @@ typedef struct ax_dropout_args {
  * A layer with E experts (Shazeer et al. 2017) sends each token to the top_k experts that its router prefers.
  * A *choice* c = i·top_k + j is the j-th expert of token i. The choices of a rank, sorted by expert, are the
  * *rows* of the experts' matrices: kernel group finds the row of each choice and the choice of each row, so
- * that data move by lookups in a fixed order, and nothing is added concurrently. There are always n·top_k
- * rows; only the bounds between experts change. They are in device memory, and the host does not read them.
+ * that data move by lookups in a fixed order, and nothing is added concurrently. The number of rows for which
+ * there is memory does not change; the bounds between experts do. They are in device memory, and the host
+ * does not read them. A rank that has some of the experts computes the rows of their choices, which may be
+ * none or many, in *rounds*: a fixed number of calls, each with memory for a fixed number of rows.
  *
  * route computes, for each token, probs = softmax(logits), lse = log Σ exp(logits), and the experts with the
  * top_k largest probabilities in descending order; of equal ones the lower index comes first. weight is their
@@ -469,44 +472,49 @@ typedef struct ax_route_grad_args {
     bool renormalize;
 } ax_route_grad_args;
 
-/* Sorts n choices by group, stably: row r has choice source[r], choice c is row place[c], and the rows of
- * group g are bounds[g] … bounds[g+1]-1. group: int32 [n], in [0, groups); source, place: int32 [n]; bounds:
- * int32 [groups + 1]. */
+/* Sorts those of n choices whose group is one of `groups` groups from `first` on by group, stably: row r has
+ * choice source[r], and choice c is row place[c]; both are -1 where there is none. Round i has the rows from
+ * i·rows to (i+1)·rows-1; of group first+g these are the rows bounds[i·(groups+1)+g] …
+ * bounds[i·(groups+1)+g+1]-1, counted from i·rows. group: int32 [n], at least 0; source: int32 [rounds·rows],
+ * at least as many as there are rows; place: int32 [n]; bounds: int32 [rounds·(groups+1)]. */
 typedef struct ax_group_args {
-    int64_t n, groups;
+    int64_t n, first, groups, rows, rounds;
     const int32_t *group;
     int32_t *source, *place, *bounds;
 } ax_group_args;
 
-/* Copies to each row the token of its choice: y[r,:] = x[source[r]/top_k,:], for n·top_k rows r. x: [n,
- * cols], y: [n·top_k, cols] of `dtype`. */
+/* Copies to each row the token of its choice: y[r,:] = x[source[r]/top_k,:]; a row with source[r] -1 is not
+ * written. x: [n, cols], y: [rows, cols] of `dtype`. */
 typedef struct ax_dispatch_args {
-    int64_t n, cols, top_k;
+    int64_t n, rows, cols, top_k;
     const void *x;
     const int32_t *source;
     void *y;
     ax_dtype dtype;
 } ax_dispatch_args;
 
-/* Adds up the rows of each token's choices, in the order of the choices: y[i,:] = Σ_j x[place[i·top_k+j],:],
- * in accum (ax_dtype_accum). This is the gradient of dispatch, as dispatch is the gradient of combine. x:
- * [n·top_k, cols], y: [n, cols] of `dtype`. */
+/* Adds up the rows of each token's choices, in the order of the choices: y[i,:] = Σ_j
+ * x[place[i·top_k+j]-first,:], in accum (ax_dtype_accum), over the choices whose places are from `first` to
+ * first+rows-1; added to the present y[i,:] if `accumulate`. This is the gradient of dispatch, as dispatch is
+ * the gradient of combine. x: [rows, cols], y: [n, cols] of `dtype`. */
 typedef struct ax_combine_args {
-    int64_t n, cols, top_k;
+    int64_t n, rows, first, cols, top_k;
     const void *x;
     const int32_t *place;
     void *y;
     ax_dtype dtype;
+    bool accumulate;
 } ax_combine_args;
 
 /* Products of groups of rows with a matrix of each group; the rows of group g are bounds[g] …
- * bounds[g+1]-1 (kernel group), all rows together bounds[groups]. Fields are named as in ax_gemm_args. With
- * trans_a false the rows are those of a and c: c[r,:] = a[r,:]·op(b_g) for the rows r of group g, m rows in
- * all. With trans_a true the rows are those of a and b, and each group has a result: c_g = Σ_r a[r,:]ᵀ·b[r,:]
- * over the rows of group g, k rows in all, added to the present c_g if `accumulate`; a group without rows
- * adds nothing, or has the result 0. op(b_g) and c_g are [k,n] and [m,n]; the matrix of group g, b_g or c_g,
- * begins `stride` elements after that of group g-1 and has the row stride ldb or ldc, so matrices of groups
- * may lie within one another's rows. With trans_a, trans_b must be false.
+ * bounds[g+1]-1 (kernel group), all rows together bounds[groups], at most m or k. Fields are named as in
+ * ax_gemm_args. With trans_a false the rows are those of a and c: c[r,:] = a[r,:]·op(b_g) for the rows r of
+ * group g, m rows in all, of which those of no group are not written. With trans_a true the rows are those of
+ * a and b, and each group has a result: c_g = Σ_r a[r,:]ᵀ·b[r,:] over the rows of group g, k rows in all,
+ * added to the present c_g if `accumulate`; a group without rows adds nothing, or has the result 0. op(b_g)
+ * and c_g are [k,n] and [m,n]; the matrix of group g, b_g or c_g, begins `stride` elements after that of
+ * group g-1 and has the row stride ldb or ldc, so matrices of groups may lie within one another's rows. With
+ * trans_a, trans_b must be false.
  *
  * The order of a sum depends on the call's extents only, not on the number of rows of a group. Above
  * AX_CPU_GEMV_ROWS rows the results are those of one gemm for each group, bit for bit (cpu). a, b: `dtype`;

@@ -261,12 +261,14 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
  * choices are computed: there is no capacity, and no token is dropped. Parameters: NAME.router.weight [E,
  * width], NAME.gate.weight and NAME.up.weight [ffn, E, width], NAME.down.weight [width, E, ffn]; of these an
  * expert has the matrices [:, e, :]. Ranks along the axes of AX_ROLE_EXPERT split ffn; the router is computed
- * on each of them. Collective along the axes of AX_ROLE_MODEL and AX_ROLE_EXPERT.
+ * on each of them. Ranks along data.exp (AX_ROLE_EXPERTS) have different experts. Collective along all these
+ * axes and those of AX_ROLE_MODEL.
  *
  * If the frame's batch has `routers`, backward adds the statistics of the layer's choices to the layer's row
  * there, number `index` (ax_route_stats_args: [0] the balance loss and [1] the z loss of each of this rank's
  * samples, [2 + e] the choices of expert e), and adds to the gradient that of balance · [0] + z · [1], times
- * the sample_scale of the batch's numbers. AX_ERR_USAGE if top_k is not 1 to `experts`. */
+ * the sample_scale of the batch's numbers. AX_ERR_USAGE if top_k is not 1 to `experts`, or if there are more
+ * ranks along data.exp than experts. */
 typedef struct ax_moe_config {
     int64_t width, ffn, experts, top_k;
     bool renormalize;

@@ -107,42 +107,65 @@ AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const 
 AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
                                        ax_activation kind);
 
-/* The choices of a layer with experts (kernels.h, "mixture of experts"), local tensors of this rank: n
- * tokens, in the order of the tensor that the router reads, and n·top_k rows. */
+/* The choices of a layer with experts (kernels.h, "mixture of experts") for this rank's tokens, n of them. */
 typedef struct ax_choices {
     int64_t experts, top_k;
     bool renormalize;
-    ax_tensor probs, lse, weight;            /* accumulation dtype: [n, experts], [n], [n, top_k] */
-    ax_tensor choice, source, place, bounds; /* int32: [n, top_k], [n·top_k] twice, [experts + 1] */
+    ax_tensor probs, lse;     /* local tensors in the accumulation dtype: [n, experts], [n] */
+    ax_tensor weight, choice; /* [b, t, top_k] with the layout of the logits: accumulation dtype, int32 */
 } ax_choices;
 
+/* The rows of the experts that this rank has: those of all choices of these experts among the tokens that
+ * were gathered along `axes`, which split the experts. */
+typedef struct ax_expert_rows {
+    int64_t experts, top_k;
+    ax_axes axes;
+    int64_t rows, rounds; /* rows of a round on this rank; number of rounds */
+    ax_tensor like;       /* the rows of a round: [rows, 0], split along the axes of the tokens and `axes` */
+    ax_tensor weight;     /* of all choices of the gathered tokens, [b, t, top_k] in the accumulation dtype */
+    ax_tensor source, place, bounds; /* int32, as kernel group makes them */
+} ax_expert_rows;
+
 /* Computes from the router's logits, [b, t, experts] in the accumulation dtype, not split along experts, the
- * experts of each token and the order of rows. The caller sets experts, top_k and renormalize before. */
+ * experts of each token. The caller sets experts, top_k and renormalize before. */
 AX_MUST_CHECK ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *choices);
 /* Computes the gradient of the logits, in the compute dtype, from dweight, the gradient of choices->weight,
  * and from the balance and z losses of this layer (ax_route_grad_args): the coefficients are balance and z.
- * Adds the statistics of the choices to `total` (ax_route_stats_args); with total NULL there are no such
- * losses. Tokens with a negative id in the frame's batch do not count. */
+ * `like` has the extents and the layout of the logits, apart from the last dim. Adds the statistics of the
+ * choices to `total` (ax_route_stats_args); with total NULL there are no such losses. Tokens with a negative
+ * id in the frame's batch do not count. */
 AX_MUST_CHECK ax_status ax_op_route_grad(ax_frame *frame, const ax_choices *choices, const ax_tensor *like,
                                          const ax_tensor *dweight, double balance, double z, double *total,
                                          ax_tensor *dlogits);
-/* ax_op_dispatch copies to each row the token of its choice; *rows is [b·t·top_k, d], of which each sample's
- * choices count as one unit of the first dim. ax_op_combine adds up the rows of each token: *y has the
- * extents of `like` but the last. Each is the gradient of the other. x is split along the batch alone; rows
- * may be partial sums, and so is *y. */
-AX_MUST_CHECK ax_status ax_op_dispatch(ax_frame *frame, const ax_choices *choices, const ax_tensor *x,
-                                       ax_tensor *rows);
-AX_MUST_CHECK ax_status ax_op_combine(ax_frame *frame, const ax_choices *choices, const ax_tensor *rows,
-                                      const ax_tensor *like, ax_tensor *y);
-/* ax_op_glu and ax_op_glu_grad with the weight of each row's choice as a factor. ax_op_glu_rows_grad works in
- * place: it overwrites `gate` and `up` with their gradients, and dy with y; *dweight, [n, top_k] in the
- * accumulation dtype, is the gradient of choices->weight, a partial sum along the axes that split the width.
- */
-AX_MUST_CHECK ax_status ax_op_glu_rows(ax_frame *frame, const ax_choices *choices, const ax_tensor *gate,
-                                       const ax_tensor *up, ax_activation kind, ax_tensor *y);
-AX_MUST_CHECK ax_status ax_op_glu_rows_grad(ax_frame *frame, const ax_choices *choices, ax_tensor *gate,
-                                            ax_tensor *up, ax_tensor *dy, ax_activation kind,
-                                            ax_tensor *dweight);
+/* Returns the rows of this rank's experts, without tensors: their number, and that of rounds. `tokens`: [b,
+ * t, width], gathered along `axes`, which split the experts. A round has memory for `room` times the rows
+ * that a rank has if all experts have equally many, and at most for those that it can have: for each sample
+ * of the gathered tokens the same number, rounded up. */
+ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_tensor *tokens, int64_t experts, int64_t top_k,
+                                 const ax_axes *axes, double room);
+/* Gathers the choices along the axes of the experts, and makes the tensors of the rows. Collective along
+ * these axes. */
+AX_MUST_CHECK ax_status ax_op_group(ax_frame *frame, const ax_choices *choices, ax_expert_rows *rows);
+/* Returns the groups of the rows of a round: those of this rank's experts. */
+ax_groups ax_expert_groups(const ax_expert_rows *rows, int64_t round);
+/* ax_op_dispatch copies to each row of a round the token of its choice: to y, a tensor like rows->like with
+ * the width of x. ax_op_combine adds up the rows x of each token in y, [b, t, width], and adds the sum to
+ * what is there if `accumulate`: y is a partial sum along the axes along which x is one, and along those of
+ * the experts. Each is the gradient of the other. ax_expert_sum returns such a y, without memory. */
+AX_MUST_CHECK ax_status ax_op_dispatch(ax_frame *frame, const ax_expert_rows *rows, int64_t round,
+                                       const ax_tensor *x, const ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_combine(ax_frame *frame, const ax_expert_rows *rows, int64_t round,
+                                      const ax_tensor *x, bool accumulate, const ax_tensor *y);
+ax_tensor ax_expert_sum(const ax_expert_rows *rows, const ax_tensor *x, const ax_tensor *tokens);
+/* ax_op_glu and ax_op_glu_grad with the weight of each row's choice as a factor, into the memory of y.
+ * ax_op_glu_rows_grad works in place: it overwrites `gate` and `up` with their gradients, and dy with y. It
+ * stores the gradients of the weights of the round's choices in dweight, which is like rows->weight. */
+AX_MUST_CHECK ax_status ax_op_glu_rows(ax_frame *frame, const ax_expert_rows *rows, int64_t round,
+                                       const ax_tensor *gate, const ax_tensor *up, ax_activation kind,
+                                       const ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_glu_rows_grad(ax_frame *frame, const ax_expert_rows *rows, int64_t round,
+                                            ax_tensor *gate, ax_tensor *up, ax_tensor *dy, ax_activation kind,
+                                            const ax_tensor *dweight);
 
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);

@@ -65,17 +65,21 @@ typedef struct ax_contraction {
  * the whole sum is rounded once. */
 AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
                                          int n);
-/* Groups of the rows of a tensor (kernel gemm_grouped): `bounds`, int32 [n + 1] in device memory, has where
- * the groups of this rank's rows begin and end. */
+/* Groups of the rows of a tensor (kernel gemm_grouped): n groups, split along `axes`, which then also split
+ * the rows: a rank has the rows of its groups. `bounds`, int32 [this rank's groups + 1] in device memory, has
+ * where the groups of this rank's rows begin and end. If the rows come in several rounds, these are those of
+ * round `round`, from 0 on; rounds 0 counts as 1. */
 typedef struct ax_groups {
     int64_t n;
+    ax_axes axes;
     const int32_t *bounds;
+    int64_t round, rounds;
 } ax_groups;
 /* Computes contractions of rows in groups with a matrix of each group, as ax_contract_each does without
  * groups: "ri,ogi->ro", "ro,ogi->ri" or "ro,ri->ogi", where r is the rows, first dim of an operand, and g the
- * groups, middle dim of the operand or result that has a matrix for each group, of n entries and not split.
- * There are no biases and sums; `accumulate` is for results "ogi" and, between operands that become one GEMM,
- * for "ri". */
+ * groups, middle dim of the operand or result that has a matrix for each group, of n entries split along the
+ * groups' axes. There are no biases and sums; `accumulate` is for results "ogi" and, between operands that
+ * become one GEMM, for "ri". */
 AX_MUST_CHECK ax_status ax_contract_grouped(ax_frame *frame, const ax_groups *groups, const char *spec,
                                             const ax_contraction *each, int n);
 /* Computes dtype, extents, split units and layout of such a contraction, as ax_contract_rule does. */
@@ -154,10 +158,12 @@ enum {
     AX_ROLE_MODEL, /* width of the residual stream: the configuration's model.hidden */
     AX_ROLE_INNER, /* inner width of the MLP; width of all attention heads */
     AX_ROLE_VOCAB,
-    AX_ROLE_EXPERT, /* inner width of an expert. Experts read tokens with the whole residual width, so the
-                       axes of AX_ROLE_MODEL can split their inner width too */
-    AX_ROLE_HEAD,   /* width of one head, of parameters that all heads share: never split; their gradients are
-                       partial sums along the axes that split the heads */
+    AX_ROLE_EXPERT,  /* inner width of an expert. Experts read tokens with the whole residual width, so the
+                        axes of AX_ROLE_MODEL can split their inner width too */
+    AX_ROLE_EXPERTS, /* the experts, of parameters with a matrix for each: split along data.exp, if the grid
+                        has this axis (ax_grid_experts) */
+    AX_ROLE_HEAD, /* width of one head, of parameters that all heads share: never split; their gradients are
+                     partial sums along the axes that split the heads */
     AX_ROLE_COUNT
 };
 /* One of the AX_ROLE_… constants, or such a role with one of its axes replaced by factors of the axis
@@ -193,14 +199,15 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 /* Returns the number of ranks that split a dim of this role (AX_ROLE_…) in a grid of this size. */
 int64_t ax_strategy_ranks(const ax_strategy *strategy, ax_role role, ax_grid_size size);
 
-/* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
+/* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the grid has the
+ * factors of data (ax_grid_experts), layouts name them in place of data. If the roles of
  * several dims have the same axis, the axis splits only the first of these dims: with strategy axonn the
  * layout of [vocab, width] is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes along which each rank computes only a partial sum of the gradient of a parameter with
- * these roles: the axes that split the batch; for widths of keys and values also the axis along which the key
- * heads are replicated; for parameters that all heads share (AX_ROLE_HEAD) also the axes that split the
- * heads. */
+ * these roles: the axes that split the batch, except those that split experts (AX_ROLE_EXPERTS); for widths
+ * of keys and values also the axis along which the key heads are replicated; for parameters that all heads
+ * share (AX_ROLE_HEAD) also the axes that split the heads. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
@@ -413,7 +420,9 @@ AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_para
                                                  ax_param *const *biases, const char *spec,
                                                  const ax_tensor *a, const ax_tensor *b);
 /* Adds the contractions "ro,ri->ogi" of rows in groups, a[i] and b, to the gradients of params[i]
- * (ax_contract_grouped), as ax_param_accumulate_each does. *groups is copied. */
+ * (ax_contract_grouped), as ax_param_accumulate_each does. *groups is copied. The calls for all rounds of the
+ * groups, in their order, add one contribution to each gradient; it is deferred only if there is one round.
+ */
 AX_MUST_CHECK ax_status ax_param_accumulate_grouped(ax_frame *frame, const ax_groups *groups, int n,
                                                     ax_param *const *params, const char *spec,
                                                     const ax_tensor *a, const ax_tensor *b);

@@ -66,6 +66,9 @@ static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
 static ax_status place_ranks(const info_grid_args *a, placed *p)
 {
     AX_TRY(cli_grid_parse(a->grid, &p->size));
+    AX_CHECK(p->size.of[AX_DATA] % p->size.of[AX_SIZE_EXPERT] == 0, AX_ERR_USAGE,
+             "--grid %s: expert=%d must divide data=%d", a->grid, p->size.of[AX_SIZE_EXPERT],
+             p->size.of[AX_DATA]);
     if (ax_grid_order_parse(a->order, &p->order) != AX_OK)
         return ax_fail(AX_ERR_USAGE, "--order %s: %s", a->order, ax_error_message());
     const int64_t ranks = ax_grid_size_ranks(p->size);
@@ -81,6 +84,9 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
+/* Stands for the factor data.exp in a set of axes, without others. */
+enum { EXPERTS = 1 << AX_SIZE_EXPERT };
+
 /* The sets of grid axes whose groups of ranks are printed. `split`: what the ranks of such a group split
  * among themselves. */
 static const struct {
@@ -93,6 +99,7 @@ static const struct {
 #undef SET
         {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
     {"z.data", 1 << AX_Z | 1 << AX_DATA, "all rows of a batch"},
+    {"data.exp", EXPERTS, "experts, and rows"},
 };
 
 /* Returns the number of ranks in a group along `axes`. Returns 1 if there are several axes and one has size
@@ -101,33 +108,39 @@ static int group_size(const placed *p, ax_axisset axes)
 {
     int size = 1;
     bool single = false, several = axes & (axes - 1);
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
+    for (int a = 0; a < AX_GRID_SIZES; a++)
         if (axes >> a & 1) {
-            size *= p->size.of[a];
-            single |= p->size.of[a] == 1;
+            const int n = ax_grid_size_along(p->size, (ax_axis)a);
+            size *= n;
+            single |= n == 1;
         }
     return several && single ? 1 : size;
 }
 
 /* Lists the members of the group along `axes` in which `rank` is the first, with coordinate 0 along all these
- * axes. Returns the number of members, 0 if `rank` is not the first of its group. */
+ * axes. Returns the number of members, 0 if `rank` is not the first of its group. Groups along data.exp are
+ * runs of coordinates along data. */
 static int list_members(const placed *p, ax_axisset axes, int rank, int *out)
 {
-    const int *n = p->size.of;
-    int coord[AX_AXES_STANDARD], count = 0, size = group_size(p, axes);
-    ax_grid_place(p->size, &p->order, rank, coord);
+    const ax_axisset along = axes == EXPERTS ? 1 << AX_DATA : axes;
+    int first[AX_AXES_STANDARD], coord[AX_AXES_STANDARD], count = 0, size = group_size(p, axes);
+    ax_grid_size n = p->size;
+    if (axes == EXPERTS)
+        n.of[AX_DATA] = size;
+    ax_grid_place(p->size, &p->order, rank, first);
+    memcpy(coord, first, sizeof coord);
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if ((axes >> a & 1) && coord[a])
+        if ((along >> a & 1) && first[a] % n.of[a])
             return 0;
     for (; count < size; count++) {
         int rest = count, at = 0;
         for (int a = 0; a < AX_AXES_STANDARD; a++)
-            if (axes >> a & 1) {
-                coord[a] = rest % n[a];
-                rest /= n[a];
+            if (along >> a & 1) {
+                coord[a] = first[a] + rest % n.of[a];
+                rest /= n.of[a];
             }
         for (int a = AX_AXES_STANDARD - 1; a >= 0; a--)
-            at = at * n[a] + coord[a];
+            at = at * p->size.of[a] + coord[a];
         out[count] = p->rank_at[at];
     }
     return count;
@@ -194,7 +207,7 @@ static void print_all(const placed *p, int *scratch)
            p->ranks == 1 ? "" : "s", p->hosts, p->hosts == 1 ? "" : "s",
            ax_grid_order_print(&p->order, order));
     print_ranks(p);
-    printf("\n%-8s%6s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they split", "on", "members");
+    printf("\n%-9s%5s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they split", "on", "members");
     for (size_t i = 0; i < AX_COUNT(sets); i++) {
         int size = group_size(p, sets[i].axes);
         if (size == 1)
@@ -203,7 +216,7 @@ static void print_all(const placed *p, int *scratch)
         int hosts = most_hosts(p, sets[i].axes, scratch);
         if (hosts > 1)
             snprintf(on, sizeof on, "%d hosts", hosts);
-        printf("%-8s%6d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].split, on);
+        printf("%-9s%5d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].split, on);
         print_groups(p, sets[i].axes, scratch);
     }
 }
@@ -250,6 +263,8 @@ static ax_status print_json(const placed *p, int *scratch)
         json_array_append_new(ranks, rank);
     }
     add_axes(grid, p->size.of);
+    if (p->size.of[AX_SIZE_EXPERT] > 1)
+        json_object_set_new(grid, ax_axis_name(AX_SIZE_EXPERT), json_integer(p->size.of[AX_SIZE_EXPERT]));
     return cli_print_json(json_pack("{s:o, s:s, s:i, s:o, s:o}", "grid", grid, "order",
                                     ax_grid_order_print(&p->order, order), "hosts", p->hosts, "ranks", ranks,
                                     "groups", json_groups(p, scratch)));

@@ -8,15 +8,17 @@
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
 /* A key of each axis, with its size. The help is that of the keys of a configuration (config/config.c). */
-static const ax_option size_options[AX_AXES_STANDARD] = {
-#define SIZE(id, name, split)                                                                                \
+static const ax_option size_options[AX_GRID_SIZES] = {
+#define SIZE_AT(index, name)                                                                                 \
     {.key = "grid." #name,                                                                                   \
      .type = AX_OPT_INT,                                                                                     \
-     .offset = AX_##id * sizeof(int64_t),                                                                    \
+     .offset = (index) * sizeof(int64_t),                                                                    \
      .preset = "1",                                                                                          \
      .range = "[1, 65536]"},
-    AX_AXES(SIZE)
+#define SIZE(id, name, split) SIZE_AT(AX_##id, name)
+    AX_AXES(SIZE) SIZE_AT(AX_SIZE_EXPERT, expert)
 #undef SIZE
+#undef SIZE_AT
 };
 
 /* Splits "x=2,y=1" into the words "grid.x=2" and "grid.y=1". */
@@ -37,8 +39,8 @@ static ax_status read_sizes(const ax_strings *keys, const char *text, ax_axis ax
 {
     ax_strings words = {0};
     ax_option_set *set;
-    int64_t size[AX_AXES_STANDARD];
-    AX_TRY(ax_option_set_create(size_options, AX_AXES_STANDARD, size, &set));
+    int64_t size[AX_GRID_SIZES];
+    AX_TRY(ax_option_set_create(size_options, AX_GRID_SIZES, size, &set));
     ax_status status = ax_option_read_overrides(set, keys->count, keys->items);
     if (status == AX_OK && text)
         status = split_words(text, &words);
@@ -46,7 +48,7 @@ static ax_status read_sizes(const ax_strings *keys, const char *text, ax_axis ax
         status = ax_option_read_overrides(set, words.count, words.items);
     if (status == AX_OK)
         status = ax_option_finish(set);
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
+    for (int a = 0; a < AX_GRID_SIZES; a++)
         out->of[a] = (int)size[a];
     *given = ax_option_given(set, size_options[axis].key);
     ax_option_set_destroy(&set);

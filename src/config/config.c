@@ -141,6 +141,6 @@ ax_dtype ax_config_dtype_of(const char *name)
 ax_grid_size ax_config_grid(const ax_config *cfg)
 {
 #define SIZE(id, name, split) [AX_##id] = (int)cfg->grid.name,
-    return (ax_grid_size){{AX_AXES(SIZE)}};
+    return (ax_grid_size){{AX_AXES(SIZE)[AX_SIZE_EXPERT] = (int)cfg->grid.expert}};
 #undef SIZE
 }

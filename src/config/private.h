@@ -9,8 +9,15 @@
 /* rules.c: checks the rules between keys, and records errors with ax_option_error. */
 void config_check(ax_config *cfg);
 
+/* Returns true if the two keys have valid values. A rule between two keys is skipped if one of the keys is
+ * already wrong. */
+static inline bool config_both_ok(const ax_config *cfg, const char *a, const char *b)
+{
+    return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
+}
+
 /* Records an error for each key with a value that models of model->family cannot have, such as a window.
- * config_check_experts does so for the keys about experts, and if a router would not learn. */
+ * config_check_experts (experts.c) does so for the keys about experts, and if a router would not learn. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 void config_check_experts(ax_config *cfg, const ax_model_config *model);
 

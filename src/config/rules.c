@@ -7,13 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true if the two keys have valid values. A rule between two keys is skipped if one of the keys is
- * already wrong. */
-static bool both_ok(const ax_config *cfg, const char *a, const char *b)
-{
-    return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
-}
-
 /* Returns true if the value of the key, as text, differs from its default. (That a key is present does not
  * show that the user set it: config.yaml of a run has all keys.) */
 static bool is_changed(const ax_config *cfg, const ax_config *defaults, const char *key)
@@ -85,62 +78,11 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
         ax_option_error(cfg->set, "model.rope_theta", "must be above 1, not %g", cfg->model.rope_theta);
     config_check_experts(cfg, model);
     if (model->experts.n > 0 && model->experts.step > 0 &&
-        both_ok(cfg, "model.sparse_step", "model.dense_layers") &&
+        config_both_ok(cfg, "model.sparse_step", "model.dense_layers") &&
         !ax_model_config_sparse_blocks(model, model->layers))
         ax_option_error(cfg->set,
                         model->experts.step > model->layers ? "model.sparse_step" : "model.dense_layers",
                         "leaves none of the %lld blocks with experts", (long long)model->layers);
-}
-
-/* Records an error for each number that no model with experts can have. */
-static void check_experts_range(ax_config *cfg, const ax_model_config *model)
-{
-    const ax_model_experts *e = &model->experts;
-    if (ax_option_ok(cfg->set, "model.sparse_step") && e->step < 1)
-        ax_option_error(cfg->set, "model.sparse_step", "must be at least 1, not %lld", (long long)e->step);
-    if (!ax_option_ok(cfg->set, "model.experts"))
-        return;
-    if (e->n < 1)
-        ax_option_error(cfg->set, "model.experts", "models of family %s have at least one expert, not %lld",
-                        ax_model_config_family(model), (long long)e->n);
-    else if (ax_option_ok(cfg->set, "model.top_k") && (e->top_k < 1 || e->top_k > e->n))
-        ax_option_error(cfg->set, "model.top_k",
-                        "each token chooses %lld experts of %lld: it may choose 1 to %lld",
-                        (long long)e->top_k, (long long)e->n, (long long)e->n);
-}
-
-void config_check_experts(ax_config *cfg, const ax_model_config *model)
-{
-    const ax_model_experts usual = ax_model_config_defaults(model->family).experts;
-    const struct {
-        const char *key;
-        bool needed; /* the key has a value that only some families support */
-    } keys[] = {{"model.experts", cfg->model.experts != usual.n},
-                {"model.top_k", cfg->model.top_k != usual.top_k},
-                {"model.expert_ffn", cfg->model.expert_ffn != usual.ffn},
-                {"model.sparse_step", cfg->model.sparse_step != usual.step},
-                {"model.renormalize", cfg->model.renormalize != usual.renormalize},
-                {"model.dense_layers", cfg->model.dense_layers.count > 0},
-                {"moe.balance", cfg->moe.balance != usual.balance}};
-    const bool has = ax_family_has(model->family, "model.experts");
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        if (keys[i].needed && ax_option_ok(cfg->set, keys[i].key) &&
-            !ax_family_has(model->family, keys[i].key))
-            ax_option_error(cfg->set, keys[i].key, "models of family %s have no %s: leave the key out",
-                            ax_model_config_family(model), has ? "such setting" : "experts");
-    if (cfg->moe.z_loss > 0 && ax_option_ok(cfg->set, "moe.z_loss") && !has)
-        ax_option_error(cfg->set, "moe.z_loss", "models of family %s have no experts: leave the key out",
-                        ax_model_config_family(model));
-    if (has)
-        check_experts_range(cfg, model);
-    if (has && cfg->train.sparse && ax_option_ok(cfg->set, "train.sparse"))
-        ax_option_error(cfg->set, "train.sparse", "is not implemented for models with experts");
-    if (has && model->experts.top_k == 1 && model->experts.renormalize &&
-        cfg->tune.method != AX_CONFIG_LORA && both_ok(cfg, "model.top_k", "model.renormalize"))
-        ax_option_error(
-            cfg->set, cfg->model.from ? "model.from" : "model.top_k",
-            "with one expert for each token its renormalized weight is always 1, so the router gets no "
-            "gradient: choose two experts or more, or weights that are not renormalized");
 }
 
 /* Checks model.hidden, model.heads, model.kv_heads and model.head_dim against each other. */
@@ -148,7 +90,7 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
 {
     const int64_t heads = cfg->model.heads, kv_heads = cfg->model.kv_heads, size = cfg->model.head_dim;
     const bool sizes_ok =
-        both_ok(cfg, "model.hidden", "model.heads") && ax_option_ok(cfg->set, "model.head_dim");
+        config_both_ok(cfg, "model.hidden", "model.heads") && ax_option_ok(cfg->set, "model.head_dim");
     if (sizes_ok && !size && cfg->model.hidden % heads)
         must_divide(cfg, "model.heads", heads, "model.hidden", cfg->model.hidden);
     else if (sizes_ok && ax_family_has(model->family, "model.rope_theta") &&
@@ -156,7 +98,7 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
         ax_option_error(cfg->set, size ? "model.head_dim" : "model.heads",
                         "the width of a head, %" PRId64 ", must be even in family %s: RoPE rotates pairs",
                         ax_model_config_head_dim(model), ax_model_config_family(model));
-    if (both_ok(cfg, "model.heads", "model.kv_heads") && heads % kv_heads)
+    if (config_both_ok(cfg, "model.heads", "model.kv_heads") && heads % kv_heads)
         must_divide(cfg, "model.kv_heads", kv_heads, "model.heads", heads);
 }
 
@@ -187,7 +129,7 @@ static void check_model(ax_config *cfg)
     const bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from"),
                config = ax_config_given(cfg, "model.config");
     const ax_family *found;
-    if (family + from + config != 1 && both_ok(cfg, "model.family", "model.from") &&
+    if (family + from + config != 1 && config_both_ok(cfg, "model.family", "model.from") &&
         ax_option_ok(cfg->set, "model.config"))
         ax_option_error(
             cfg->set, "model.family",
@@ -226,7 +168,7 @@ static int64_t batch_ranks(const ax_config *cfg)
 /* Returns true if the keys of the batch and of the axes that divide it have valid values. */
 static bool batch_ok(const ax_config *cfg)
 {
-    bool ok = both_ok(cfg, "train.global_batch", "train.micro_batch");
+    bool ok = config_both_ok(cfg, "train.global_batch", "train.micro_batch");
     char key[16];
     for (int i = 0; i < batch_axes()->n; i++)
         ok = ok && ax_option_ok(cfg->set, axis_key(batch_axes()->a[i], key));
@@ -283,7 +225,8 @@ static void check_batch(ax_config *cfg)
 static void check_grad_dtype(ax_config *cfg)
 {
     const int grad = cfg->train.grad_dtype, precision = cfg->train.precision;
-    if (!both_ok(cfg, "train.grad_dtype", "train.precision") || grad == AX_CONFIG_FP32 || grad == precision)
+    if (!config_both_ok(cfg, "train.grad_dtype", "train.precision") || grad == AX_CONFIG_FP32 ||
+        grad == precision)
         return;
     const char *name = ax_config_dtype_name(precision);
     if (precision == AX_CONFIG_FP32)
@@ -331,7 +274,7 @@ static void check_recall_is_on(ax_config *cfg)
 void config_check_recall(ax_config *cfg)
 {
     const int64_t tokens = cfg->run.recall.tokens, seq_len = cfg->model.seq_len;
-    if (cfg->run.recall.data.count && both_ok(cfg, "run.recall.tokens", "model.seq_len") && seq_len &&
+    if (cfg->run.recall.data.count && config_both_ok(cfg, "run.recall.tokens", "model.seq_len") && seq_len &&
         tokens > seq_len)
         ax_option_error(cfg->set, "run.recall.tokens",
                         "a target of %" PRId64
@@ -342,7 +285,7 @@ void config_check_recall(ax_config *cfg)
 
 static void check_schedule(ax_config *cfg)
 {
-    if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
+    if (config_both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
         ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
                         cfg->optim.lr);
 }
@@ -394,7 +337,7 @@ void config_check_goldfish(ax_config *cfg)
             cfg->set, "data.goldfish.k",
             "1 would drop every target; use 0 (no goldfish loss), or at least 2 (4 drops every fourth)");
     if (ax_option_ok(cfg->set, "data.goldfish.kind") && cfg->data.goldfish.kind == AX_GOLDFISH_HASHED &&
-        both_ok(cfg, "data.goldfish.window", "model.seq_len") && cfg->model.seq_len &&
+        config_both_ok(cfg, "data.goldfish.window", "model.seq_len") && cfg->model.seq_len &&
         window > cfg->model.seq_len)
         ax_option_error(cfg->set, "data.goldfish.window",
                         "%" PRId64 " tokens are longer than a row: choose at most model.seq_len (%" PRId64
@@ -418,6 +361,26 @@ static void check_grid(ax_config *cfg)
             ax_option_ok(cfg->set, axis_key((ax_axis)a, key)))
             ax_option_error(cfg->set, key, "must be 1, not %d, with strategy %s: %s",
                             ax_grid_size_along(ax_config_grid(cfg), (ax_axis)a), s->name, s->help);
+}
+
+/* Checks that grid.expert divides grid.data. */
+static void check_expert_ranks(ax_config *cfg)
+{
+    const int64_t data = cfg->grid.data, expert = cfg->grid.expert;
+    if (data % expert && config_both_ok(cfg, "grid.data", "grid.expert"))
+        must_divide(cfg, "grid.expert", expert, "grid.data", data);
+}
+
+/* Checks the keys of divided experts. Without grid.data, the number of ranks decides what grid.expert must
+ * divide (ax_config_take_ranks). */
+static void check_expert_keys(ax_config *cfg)
+{
+    if (ax_config_given(cfg, "grid.data"))
+        check_expert_ranks(cfg);
+    if (cfg->grid.expert == 1 && ax_option_ok(cfg->set, "grid.expert"))
+        config_check_unused(
+            cfg, (const char *const[]){"moe.room", NULL},
+            "has no effect while grid.expert is 1: divide the experts, or leave this key out");
 }
 
 /* Returns true if pipe.cut is a list (the first block of each pipeline stage except stage 0), not the word
@@ -454,7 +417,7 @@ bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch)
 static void check_pipe_keys(ax_config *cfg)
 {
     static const char *const slack[] = {"pipe.slack", NULL}, *const chunks[] = {"pipe.chunks", NULL};
-    if (!both_ok(cfg, "pipe.schedule", "grid.pipe") || cfg->grid.pipe == 1)
+    if (!config_both_ok(cfg, "pipe.schedule", "grid.pipe") || cfg->grid.pipe == 1)
         return;
     if (cfg->pipe.schedule == AX_PIPE_GPIPE || is_interleaved(cfg))
         config_check_unused(cfg, slack,
@@ -467,7 +430,7 @@ static void check_pipe_keys(ax_config *cfg)
 /* Checks that the schedule interleaved can run the number of micro-batches that train.global_batch has. */
 static void check_chunks(ax_config *cfg)
 {
-    if (!both_ok(cfg, "pipe.schedule", "pipe.chunks") || !batch_ok(cfg) ||
+    if (!config_both_ok(cfg, "pipe.schedule", "pipe.chunks") || !batch_ok(cfg) ||
         !ax_option_ok(cfg->set, "grid.pipe"))
         return;
     int64_t rows = cfg->train.micro_batch * batch_ranks(cfg), global = cfg->train.global_batch;
@@ -491,7 +454,7 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
 {
     const ax_ints *cut = &cfg->pipe.cut;
     char fits[FITS];
-    if (!ax_option_ok(cfg->set, "grid.pipe") || !both_ok(cfg, "pipe.cut", "pipe.chunks") ||
+    if (!ax_option_ok(cfg->set, "grid.pipe") || !config_both_ok(cfg, "pipe.cut", "pipe.chunks") ||
         !ax_option_ok(cfg->set, "pipe.schedule"))
         return;
     int64_t stages = cfg->grid.pipe * (is_interleaved(cfg) ? cfg->pipe.chunks : 1);
@@ -586,8 +549,9 @@ ax_status ax_config_take_ranks(ax_config *cfg, int ranks)
     if (product != ranks)
         AX_TRY(spread_ranks(cfg, ranks, product, load.strategy));
     product = grid_ranks(cfg, key);
+    check_expert_ranks(cfg);
     if (product == ranks)
-        return AX_OK;
+        return ax_option_finish(cfg->set);
     ax_grid_size wanted = ax_config_grid(cfg);
     ax_option_error(cfg->set, key,
                     "the grid %s needs %" PRId64 " rank%s but there %s %d: start "
@@ -612,6 +576,7 @@ void config_check(ax_config *cfg)
     check_sparse(cfg);
     check_offload(cfg);
     check_grid(cfg);
+    check_expert_keys(cfg);
     check_pipe_keys(cfg);
     check_chunks(cfg);
     /* Without model.family, train/setup.c calls these checks after it has read config.json. */

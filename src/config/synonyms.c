@@ -114,6 +114,7 @@ static const ax_option_synonym synonyms[] = {
     {"data_parallel_size|data_parallel_degree|dp|dp_size|ddp|data_parallel_replicate_degree|"
      "dp_replicate",
      "grid.data"},
+    {"expert_model_parallel_size|expert_parallel_size|expert_parallel_degree|ep|ep_size", "grid.expert"},
     {"fsdp|fsdp_size|fully_shard|data_parallel_shard_degree|fsdp_config|dp_shard|sharding_strategy",
      "grid.z"},
     {"zero_stage|zero_optimization|zero_optimization_stage|use_distributed_optimizer|deepspeed", "zero"},

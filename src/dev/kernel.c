@@ -511,16 +511,17 @@ ROW(route_grad, renormalize,
     IN(a->ids, AX_I32, VECTOR(TOKENS)), OUT(a->dlogits, T, DENSE(TOKENS, a->experts)));
 
 ROW(group, bounds, NO_DTYPE, 0,
-    IN(a->group, AX_I32, VECTOR(a->n)), OUT(a->source, AX_I32, VECTOR(a->n)), OUT(a->place, AX_I32, VECTOR(a->n)),
-    OUT(a->bounds, AX_I32, VECTOR(a->groups + 1)));
+    IN(a->group, AX_I32, VECTOR(a->n)), OUT(a->source, AX_I32, VECTOR(a->rounds * a->rows)),
+    OUT(a->place, AX_I32, VECTOR(a->n)), OUT(a->bounds, AX_I32, VECTOR(a->rounds * (a->groups + 1))));
 
+/* Rows meet at most as many tokens as there are rows. */
 ROW(dispatch, dtype, TAKES(dtype, ACTIVATION), 0,
-    IN(a->x, T, DENSE(a->n, a->cols)), IN(a->source, AX_I32, VECTOR(a->n * a->top_k)),
-    OUT(a->y, T, DENSE(a->n * a->top_k, a->cols)));
+    IN(a->x, T, ax_min(a->n, a->rows) * a->cols, a->n * a->cols), IN(a->source, AX_I32, VECTOR(a->rows)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(combine, dtype, TAKES(dtype, ACTIVATION), REAL(a->n) * REAL(a->cols) * REAL(a->top_k),
-    IN(a->x, T, DENSE(a->n * a->top_k, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),
-    OUT(a->y, T, DENSE(a->n, a->cols)));
+ROW(combine, accumulate, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->cols),
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->n, a->cols)));
 
 /* The matrices of groups: how many elements those of `n` groups have, and how far all extend. Rows meet at most as
  * many matrices as there are rows. */

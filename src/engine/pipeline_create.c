@@ -4,18 +4,22 @@
 
 #include <stdlib.h>
 
-/* Returns all grid axes of size above 1, except pipe and, if `data` is false, data. */
+/* Returns all grid axes of size above 1, except pipe and, if `data` is false, data: of data, if experts are
+ * divided along a factor of it, the other factor. */
 static ax_axisset axes_of(const ax_grid *grid, bool data)
 {
-    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1) & (ax_axisset) ~(1u << AX_PIPE);
-    return ax_grid_effective(grid, data ? all : all & (ax_axisset) ~(1u << AX_DATA));
+    const ax_factoring *experts = ax_grid_experts(grid);
+    const ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1) & (ax_axisset) ~(1u << AX_PIPE),
+                     apart = (ax_axisset)(1u << (experts ? experts->major : AX_DATA));
+    return ax_grid_effective(grid, all) & (ax_axisset) ~(data ? 0 : ax_grid_effective(grid, apart));
 }
 
 /* Returns the axes along which ranks run collectives within a task, so that they must run their tasks in the
- * same order. Returns 0 if the schedule fixes the order. With ZeRO 2 and 3 these axes include data, because
- * gradients and weights are then reduced and gathered along data within a task. They also include data with
- * several chunks and postponed weight gradients: the last backward of one chunk and the last weight gradients
- * of another chunk both start reductions along data, and either task may run first. */
+ * same order: x, y, z and data.exp. Returns 0 if the schedule fixes the order. With ZeRO 2 and 3 these axes
+ * include data, because gradients and weights are then reduced and gathered along data within a task. They
+ * also include data with several chunks and postponed weight gradients: the last backward of one chunk and
+ * the last weight gradients of another chunk both start reductions along data, and either task may run first.
+ */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
     const ax_pipe_stage *s = &p->stage;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const axis_names[AX_AXES_STANDARD] = {
+static const char *const axis_names[AX_GRID_SIZES] = {
 #define NAME(id, name, split) #name,
     AX_AXES(NAME)
 #undef NAME
-};
+        [AX_SIZE_EXPERT] = "expert"};
 
 static const struct {
     ax_axis axis;
@@ -53,7 +53,7 @@ struct ax_grid {
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
 
-int ax_grid_size_along(ax_grid_size size, ax_axis axis) { return size.of[axis] ? size.of[axis] : 1; }
+int ax_grid_size_along(ax_grid_size size, ax_axis index) { return size.of[index] ? size.of[index] : 1; }
 
 int64_t ax_grid_size_ranks(ax_grid_size size)
 {
@@ -63,7 +63,7 @@ int64_t ax_grid_size_ranks(ax_grid_size size)
     return product;
 }
 
-const char *ax_axis_name(ax_axis axis) { return axis_names[axis]; }
+const char *ax_axis_name(ax_axis index) { return axis_names[index]; }
 
 static ax_status refuse(ax_grid_size size, int ranks)
 {
@@ -205,16 +205,32 @@ static ax_axis add_axis(ax_grid *grid, ax_axis of, const char *name, int size, i
     return (ax_axis)grid->axes++;
 }
 
+/* Declares the factors of data that the size AX_SIZE_EXPERT asks for. */
+static ax_status factor_experts(ax_grid *grid, ax_grid_size size)
+{
+    int factoring;
+    const int expert = ax_grid_size_along(size, AX_SIZE_EXPERT), data = grid->axis[AX_DATA].size;
+    return expert > 1 ? ax_grid_factor(grid, AX_FACTOR_EXPERT, data / expert, &factoring) : AX_OK;
+}
+
+static ax_status check_sizes(ax_grid_size size, int ranks)
+{
+    const int expert = ax_grid_size_along(size, AX_SIZE_EXPERT), data = ax_grid_size_along(size, AX_DATA);
+    for (int a = 0; a < AX_GRID_SIZES; a++)
+        AX_CHECK(size.of[a] >= 0, AX_ERR_USAGE,
+                 "grid axis %s has size %d; each axis must have at least 1 rank", axis_names[a], size.of[a]);
+    AX_CHECK(data % expert == 0, AX_ERR_USAGE,
+             "experts cannot be divided among %d ranks of grid axis data = %d; choose a divisor of %d",
+             expert, data, data);
+    return ax_grid_size_ranks(size) == ranks ? AX_OK : refuse(size, ranks);
+}
+
 ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
 {
     *out = NULL;
     const int ranks = ax_comm_size(world);
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        AX_CHECK(size.of[a] >= 0, AX_ERR_USAGE,
-                 "grid axis %s has size %d; each axis must have at least 1 rank", axis_names[a], size.of[a]);
-    if (ax_grid_size_ranks(size) != ranks)
-        return refuse(size, ranks);
     ax_grid *grid;
+    AX_TRY(check_sizes(size, ranks));
     AX_TRY(ax_calloc(1, sizeof *grid, &grid));
     grid->world = world;
     grid->ranks = ranks;
@@ -223,8 +239,11 @@ ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
         add_axis(grid, (ax_axis)a, axis_names[a], n, stride);
         stride *= n;
     }
+    ax_status status = factor_experts(grid, size);
+    if (status != AX_OK)
+        ax_grid_destroy(&grid);
     *out = grid;
-    return AX_OK;
+    return status;
 }
 
 void ax_grid_destroy(ax_grid **grid)
@@ -243,6 +262,8 @@ ax_grid_size ax_grid_sizes(const ax_grid *grid)
     ax_grid_size size;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         size.of[a] = grid->axis[a].size;
+    const ax_factoring *experts = ax_grid_experts(grid);
+    size.of[AX_SIZE_EXPERT] = experts ? grid->axis[experts->minor].size : 1;
     return size;
 }
 
@@ -404,6 +425,11 @@ ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out)
 }
 
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index) { return grid->factoring[index]; }
+
+const ax_factoring *ax_grid_experts(const ax_grid *grid)
+{
+    return grid->factorings && grid->factoring[0].axis == AX_DATA ? &grid->factoring[0] : NULL;
+}
 
 /* ---- sets of axes -------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ typedef struct search {
 static double distance(ax_grid_size wanted, ax_grid_size size)
 {
     double sum = 0;
-    for (int a = 0; a < AX_AXES_STANDARD; a++) {
+    for (int a = 0; a < AX_GRID_SIZES; a++) {
         const int n = ax_grid_size_along(wanted, (ax_axis)a);
         sum += fabs(log((double)size.of[a] / n)) * (n == 1 ? 2.0 : 1.0);
     }
@@ -48,12 +48,24 @@ static void keep_best(search *s)
         s->n++;
 }
 
+/* Tries all sizes of data.exp, which divide that of data; 1 alone if experts were not to be divided. */
+static void divide_experts(search *s)
+{
+    const int data = s->now.size.of[AX_DATA],
+              most = ax_grid_size_along(s->wanted, AX_SIZE_EXPERT) > 1 ? data : 1;
+    for (int e = 1; e <= most; e++)
+        if (data % e == 0) {
+            s->now.size.of[AX_SIZE_EXPERT] = e;
+            keep_best(s);
+        }
+}
+
 /* Tries all ways to write `ranks` as a product of sizes of the axes `axis`, `axis` + 1, … */
 static void factorize(search *s, int axis, int ranks)
 {
     if (axis == AX_AXES_STANDARD - 1) {
         s->now.size.of[axis] = ranks;
-        keep_best(s);
+        divide_experts(s);
         return;
     }
     for (int f = 1; f <= ranks; f++)
@@ -69,6 +81,8 @@ char *ax_grid_size_print(ax_grid_size size, char out[80])
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         ax_text_add(out, 80, "%s%s=%d", a ? " " : "", ax_axis_name((ax_axis)a),
                     ax_grid_size_along(size, (ax_axis)a));
+    if (ax_grid_size_along(size, AX_SIZE_EXPERT) > 1)
+        ax_text_add(out, 80, " %s=%d", ax_axis_name(AX_SIZE_EXPERT), size.of[AX_SIZE_EXPERT]);
     return out;
 }
 
@@ -76,7 +90,7 @@ char *ax_grid_size_print(ax_grid_size size, char out[80])
 static void print_changes(ax_grid_size wanted, ax_grid_size size, char out[128])
 {
     *out = 0;
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
+    for (int a = 0; a < AX_GRID_SIZES; a++)
         if (size.of[a] != ax_grid_size_along(wanted, (ax_axis)a))
             ax_text_add(out, 128, "%sgrid.%s=%d", *out ? " " : "", ax_axis_name((ax_axis)a), size.of[a]);
 }

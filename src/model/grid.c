@@ -29,11 +29,19 @@ static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
     return load->global_batch % rows_of(load, size) == 0;
 }
 
+/* Returns true if the model, if it is known, has an expert for each rank among which they are divided. */
+static bool experts_fit(const ax_grid_load *load, ax_grid_size size)
+{
+    const int ranks = ax_grid_size_along(size, AX_SIZE_EXPERT);
+    return ax_grid_size_along(size, AX_DATA) % ranks == 0 &&
+           (!load->model || ranks == 1 || ranks <= load->model->experts.n);
+}
+
 bool ax_model_fits_grid(const void *of, ax_grid_size size)
 {
     const ax_grid_load *load = of;
     return !ax_strategy_lacks(load->strategy, size) && heads_fit(load, size) && stages_fit(load, size) &&
-           batch_fits(load, size);
+           experts_fit(load, size) && batch_fits(load, size);
 }
 
 /* Writes one reason why the grid is not legal to `why`. */
@@ -57,6 +65,11 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
             "%d pipeline stages are too many: each needs the embedding, a block or the head, and the model "
             "has %lld of these",
             ax_grid_size_along(size, AX_PIPE), (long long)m->layers + 2);
+    else if (!experts_fit(load, size))
+        snprintf(why, 256,
+                 "experts can be divided among a number of ranks that divides data (%d) and is at most the "
+                 "number of the model's experts (%lld)",
+                 ax_grid_size_along(size, AX_DATA), (long long)(m ? m->experts.n : 0));
     else if (load->global_batch < rows)
         snprintf(
             why, 256,

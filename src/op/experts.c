@@ -1,6 +1,8 @@
 /* Operations of mixtures of experts: the router's choices, and the rows that are sorted by them. */
 #include "op/op.h"
 
+#include <math.h>
+
 static ax_stream *stream_of(const ax_frame *frame) { return ax_frame_ctx(frame)->stream; }
 
 static ax_status alloc_ints(ax_frame *frame, int64_t n, ax_tensor *out)
@@ -13,18 +15,15 @@ static int64_t tokens_of(const ax_choices *c) { return c->lse.dim[0]; }
 
 /* ---- the router ---------------------------------------------------------------------------------- */
 
-static ax_status sort_choices(ax_frame *frame, ax_choices *c)
+/* Allocates a tensor with a value for each choice. */
+static ax_status alloc_choices(ax_frame *frame, const ax_tensor *logits, int64_t top_k, ax_dtype dtype,
+                               ax_tensor *out)
 {
-    const int64_t n = tokens_of(c) * c->top_k;
-    AX_TRY(alloc_ints(frame, n, &c->source));
-    AX_TRY(alloc_ints(frame, n, &c->place));
-    AX_TRY(alloc_ints(frame, c->experts + 1, &c->bounds));
-    return ax_run_group(stream_of(frame), &(ax_group_args){.n = n,
-                                                           .groups = c->experts,
-                                                           .group = c->choice.data,
-                                                           .source = c->source.data,
-                                                           .place = c->place.data,
-                                                           .bounds = c->bounds.data});
+    ax_tensor like = *logits;
+    like.dim[2] = top_k;
+    like.unit[2] = 1;
+    like.dtype = dtype;
+    return ax_frame_alloc(frame, &like, out);
 }
 
 ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
@@ -36,9 +35,9 @@ ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
              ax_dtype_name(ax_frame_ctx(frame)->accum));
     AX_TRY(ax_op_local(frame, 2, (int64_t[]){n, experts}, &c->probs));
     AX_TRY(ax_op_local(frame, 1, &n, &c->lse));
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){n, c->top_k}, &c->weight));
-    AX_TRY(alloc_ints(frame, n * c->top_k, &c->choice));
-    AX_TRY(ax_run_route(stream_of(frame), &(ax_route_args){.rows = n,
+    AX_TRY(alloc_choices(frame, logits, c->top_k, logits->dtype, &c->weight));
+    AX_TRY(alloc_choices(frame, logits, c->top_k, AX_I32, &c->choice));
+    return ax_run_route(stream_of(frame), &(ax_route_args){.rows = n,
                                                            .experts = experts,
                                                            .top_k = c->top_k,
                                                            .logits = logits->data,
@@ -47,8 +46,7 @@ ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
                                                            .weight = c->weight.data,
                                                            .choice = c->choice.data,
                                                            .dtype = logits->dtype,
-                                                           .renormalize = c->renormalize}));
-    return sort_choices(frame, c);
+                                                           .renormalize = c->renormalize});
 }
 
 /* Adds the statistics of the choices to `total`, and computes *share. */
@@ -106,88 +104,162 @@ ax_status ax_op_route_grad(ax_frame *frame, const ax_choices *c, const ax_tensor
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
+/* Returns an array with an entry for each expert. */
+static ax_tensor expert_array(int64_t experts, const ax_axes *axes)
+{
+    const ax_layout layout = {.dim = {*axes}};
+    return ax_tensor_make(AX_I32, 1, &experts, NULL, &layout);
+}
+
+/* A rank has at most a row for each gathered token and each of its experts, and at most top_k rows for a
+ * token. Ranks with other experts have other rows: so their axes split the rows of the same tokens, which are
+ * a split unit, by elements. */
+ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_tensor *tokens, int64_t experts, int64_t top_k,
+                                 const ax_axes *axes, double room)
+{
+    const ax_tensor of = expert_array(experts, axes);
+    const int ranks = ax_grid_group_size(grid, ax_layout_split_axes(&of.layout, 1));
+    const int64_t most = tokens->dim[1] * ax_min(top_k, ax_tensor_chunk(grid, &of, 0)),
+                  mean = (int64_t)ceil(room * (double)(tokens->dim[1] * top_k) / ranks),
+                  each = ax_max(ax_min(mean, most), 1), unit = each * ranks;
+    ax_expert_rows r = {.experts = experts, .top_k = top_k, .axes = *axes, .rounds = ax_ceil_div(most, each)};
+    ax_layout layout = {.dim = {tokens->layout.dim[0]}};
+    for (int i = 0; i < axes->n; i++, layout.dim[0].fine++)
+        layout.dim[0].a[layout.dim[0].n++] = axes->a[i];
+    r.like = ax_tensor_make(tokens->dtype, 2, (int64_t[]){tokens->dim[0] * unit, 0},
+                            (int64_t[]){unit * ax_max(tokens->unit[0], 1), 1}, &layout);
+    r.rows = ax_tensor_extent(grid, &r.like, 0);
+    return r;
+}
+
+ax_status ax_op_group(ax_frame *frame, const ax_choices *c, ax_expert_rows *r)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    const ax_tensor of = expert_array(r->experts, &r->axes);
+    ax_layout gathered = {.dim = {r->like.layout.dim[0]}};
+    ax_tensor choice;
+    int64_t first, here;
+    gathered.dim[0].n = (uint8_t)(gathered.dim[0].n - gathered.dim[0].fine);
+    gathered.dim[0].fine = 0;
+    ax_tensor_range(grid, &of, 0, ax_grid_rank(grid), &first, &here);
+    AX_TRY(ax_settle(frame, &c->weight, &gathered, &r->weight));
+    AX_TRY(ax_settle(frame, &c->choice, &gathered, &choice));
+    const int64_t n = ax_tensor_count(grid, &choice);
+    AX_TRY(alloc_ints(frame, r->rounds * r->rows, &r->source));
+    AX_TRY(alloc_ints(frame, n, &r->place));
+    AX_TRY(alloc_ints(frame, r->rounds * (here + 1), &r->bounds));
+    return ax_run_group(stream_of(frame), &(ax_group_args){.n = n,
+                                                           .first = first,
+                                                           .groups = here,
+                                                           .rows = r->rows,
+                                                           .rounds = r->rounds,
+                                                           .group = choice.data,
+                                                           .source = r->source.data,
+                                                           .place = r->place.data,
+                                                           .bounds = r->bounds.data});
+}
+
+ax_groups ax_expert_groups(const ax_expert_rows *r, int64_t round)
+{
+    const int64_t bounds = r->bounds.dim[0] / r->rounds;
+    return (ax_groups){.n = r->experts,
+                       .axes = r->axes,
+                       .bounds = (const int32_t *)r->bounds.data + round * bounds,
+                       .round = round,
+                       .rounds = r->rounds};
+}
+
+/* Returns where the sources of the rows of a round begin. */
+static const int32_t *source_of(const ax_expert_rows *r, int64_t round)
+{
+    return (const int32_t *)r->source.data + round * r->rows;
+}
+
+static int64_t gathered_tokens(const ax_expert_rows *r) { return r->place.dim[0] / r->top_k; }
+
 /* Returns true if the tokens and the width of x are those of this rank's part of the batch alone. */
 static bool has_whole_width(const ax_grid *grid, const ax_tensor *x)
 {
     return !ax_layout_effective(grid, &x->layout, 3).dim[2].n && !x->align;
 }
 
-ax_status ax_op_dispatch(ax_frame *frame, const ax_choices *c, const ax_tensor *x, ax_tensor *rows)
+ax_status ax_op_dispatch(ax_frame *frame, const ax_expert_rows *r, int64_t round, const ax_tensor *x,
+                         const ax_tensor *y)
 {
     const ax_ctx *ctx = ax_frame_ctx(frame);
     AX_CHECK(has_whole_width(ctx->grid, x), AX_ERR_INTERNAL,
              "tokens are sent to experts with their whole width: redistribute them first");
-    ax_layout layout = {.dim = {x->layout.dim[0]}, .partial = x->layout.partial};
-    const int64_t each = x->dim[1] * c->top_k;
-    ax_tensor like = ax_tensor_make(x->dtype, 2, (int64_t[]){x->dim[0] * each, x->dim[2]},
-                                    (int64_t[]){each * ax_max(x->unit[0], 1), 1}, &layout);
-    AX_TRY(ax_frame_alloc(frame, &like, rows));
-    return ax_run_dispatch(ctx->stream, &(ax_dispatch_args){.n = tokens_of(c),
+    return ax_run_dispatch(ctx->stream, &(ax_dispatch_args){.n = gathered_tokens(r),
+                                                            .rows = r->rows,
                                                             .cols = x->dim[2],
-                                                            .top_k = c->top_k,
+                                                            .top_k = r->top_k,
                                                             .x = x->data,
-                                                            .source = c->source.data,
-                                                            .y = rows->data,
+                                                            .source = source_of(r, round),
+                                                            .y = y->data,
                                                             .dtype = x->dtype});
 }
 
-ax_status ax_op_combine(ax_frame *frame, const ax_choices *c, const ax_tensor *rows, const ax_tensor *like,
-                        ax_tensor *y)
+ax_tensor ax_expert_sum(const ax_expert_rows *r, const ax_tensor *x, const ax_tensor *tokens)
 {
-    ax_tensor sum = *like;
-    sum.dim[2] = rows->dim[1];
-    sum.unit[2] = rows->unit[1];
-    sum.layout.dim[2] = rows->layout.dim[1];
-    sum.layout.partial = rows->layout.partial;
-    AX_TRY(ax_frame_alloc(frame, &sum, y));
-    return ax_run_combine(stream_of(frame),
-                          &(ax_combine_args){.n = tokens_of(c),
-                                             .cols = ax_tensor_extent(ax_frame_ctx(frame)->grid, rows, 1),
-                                             .top_k = c->top_k,
-                                             .x = rows->data,
-                                             .place = c->place.data,
-                                             .y = y->data,
-                                             .dtype = rows->dtype});
+    const ax_tensor experts = expert_array(r->experts, &r->axes);
+    ax_tensor sum = *tokens;
+    sum.dim[2] = x->dim[1];
+    sum.unit[2] = x->unit[1];
+    sum.layout.dim[2] = x->layout.dim[1];
+    sum.layout.partial = x->layout.partial | ax_layout_split_axes(&experts.layout, 1);
+    return sum;
 }
 
-ax_status ax_op_glu_rows(ax_frame *frame, const ax_choices *c, const ax_tensor *gate, const ax_tensor *up,
-                         ax_activation kind, ax_tensor *y)
+ax_status ax_op_combine(ax_frame *frame, const ax_expert_rows *r, int64_t round, const ax_tensor *x,
+                        bool accumulate, const ax_tensor *y)
+{
+    const ax_ctx *ctx = ax_frame_ctx(frame);
+    return ax_run_combine(ctx->stream, &(ax_combine_args){.n = gathered_tokens(r),
+                                                          .rows = r->rows,
+                                                          .first = round * r->rows,
+                                                          .cols = ax_tensor_extent(ctx->grid, x, 1),
+                                                          .top_k = r->top_k,
+                                                          .x = x->data,
+                                                          .place = r->place.data,
+                                                          .y = y->data,
+                                                          .dtype = x->dtype,
+                                                          .accumulate = accumulate});
+}
+
+ax_status ax_op_glu_rows(ax_frame *frame, const ax_expert_rows *r, int64_t round, const ax_tensor *gate,
+                         const ax_tensor *up, ax_activation kind, const ax_tensor *y)
 {
     int64_t rows, cols, ld;
-    ax_tensor like = *gate;
-    like.align = 0;
     AX_TRY(ax_op_no_partial(frame, gate, "a gated unit"));
     AX_TRY(ax_op_alike(frame, gate, up));
-    AX_TRY(ax_frame_alloc(frame, &like, y));
     ax_op_rows(frame, gate, &rows, &cols, &ld);
     return ax_run_glu(stream_of(frame), &(ax_glu_args){.rows = rows,
                                                        .cols = cols,
                                                        .ld = ld,
-                                                       .scales = rows,
+                                                       .scales = r->place.dim[0],
                                                        .gate = gate->data,
                                                        .up = up->data,
-                                                       .scale = c->weight.data,
-                                                       .index = c->source.data,
+                                                       .scale = r->weight.data,
+                                                       .index = source_of(r, round),
                                                        .y = y->data,
                                                        .dtype = gate->dtype,
                                                        .kind = kind});
 }
 
-ax_status ax_op_glu_rows_grad(ax_frame *frame, const ax_choices *c, ax_tensor *gate, ax_tensor *up,
-                              ax_tensor *dy, ax_activation kind, ax_tensor *dweight)
+ax_status ax_op_glu_rows_grad(ax_frame *frame, const ax_expert_rows *r, int64_t round, ax_tensor *gate,
+                              ax_tensor *up, ax_tensor *dy, ax_activation kind, const ax_tensor *dweight)
 {
     int64_t rows, cols, ld;
     ax_op_rows(frame, gate, &rows, &cols, &ld);
-    AX_TRY(ax_op_local(frame, 2, c->weight.dim, dweight));
     return ax_run_glu_grad(stream_of(frame), &(ax_glu_grad_args){.rows = rows,
                                                                  .cols = cols,
                                                                  .ld = ld,
-                                                                 .scales = rows,
+                                                                 .scales = r->place.dim[0],
                                                                  .gate = gate->data,
                                                                  .up = up->data,
                                                                  .dy = dy->data,
-                                                                 .scale = c->weight.data,
-                                                                 .index = c->source.data,
+                                                                 .scale = r->weight.data,
+                                                                 .index = source_of(r, round),
                                                                  .dgate = gate->data,
                                                                  .dup = up->data,
                                                                  .y = dy->data,

@@ -59,7 +59,7 @@ ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *para
 }
 
 /* Computes n contractions of rows in groups, a[i] and b, as contributions to the gradients of param[i];
- * param[n] is the ax_groups. */
+ * param[n] is the ax_groups. Contractions of several rounds add to one contribution. */
 static ax_status accumulate_grouped(ax_frame *frame, int n, void *const *param, const char *spec,
                                     const ax_tensor *a, const ax_tensor *b)
 {
@@ -72,11 +72,15 @@ static ax_status accumulate_grouped(ax_frame *frame, int n, void *const *param, 
         AX_TRY(ax_contract_grouped_rule(ax_frame_ctx(frame)->grid, groups, spec, &a[i], b, &rule));
         produced[i] = rule.layout;
     }
-    AX_TRY(ax_param_grad_targets(frame, n, param, produced, target, fresh));
-    for (int i = 0; i < n; i++)
+    if (groups->round == 0)
+        AX_TRY(ax_param_grad_targets(frame, n, param, produced, target, fresh));
+    for (int i = 0; i < n; i++) {
+        if (groups->round > 0)
+            ax_param_grad_target_again(param[i], &produced[i], &target[i], &fresh[i]);
         each[i] = (ax_contraction){.a = &a[i], .b = b, .out = &target[i], .accumulate = !fresh[i]};
+    }
     AX_TRY(ax_contract_grouped(frame, groups, spec, each, n));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && groups->round + 1 >= groups->rounds; i++)
         AX_TRY(ax_param_add_grad(frame, param[i], &target[i]));
     return AX_OK;
 }
@@ -100,7 +104,8 @@ ax_status ax_param_accumulate_grouped(ax_frame *frame, const ax_groups *groups, 
     AX_TRY(ax_frame_host(frame, sizeof *kept, (void **)&kept));
     *kept = *groups;
     trained[count] = kept;
-    return ax_frame_defers(frame)
+    /* The rounds use the same memory, so they cannot be deferred. */
+    return ax_frame_defers(frame) && groups->rounds <= 1
                ? ax_frame_defer(frame, accumulate_grouped, count, trained, spec, of_trained, b)
                : accumulate_grouped(frame, count, trained, spec, of_trained, b);
 }

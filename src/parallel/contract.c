@@ -410,16 +410,30 @@ static ax_tensor of_group(const ax_tensor *t)
     return one;
 }
 
-/* Gives t, a matrix, a middle dim of n groups. */
-static void add_groups(ax_tensor *t, int64_t n)
+static ax_axisset axes_of_groups(const ax_groups *by)
+{
+    return ax_layout_split_axes(&(ax_layout){.dim = {by->axes}}, 1);
+}
+
+/* Returns the number of groups whose rows this rank has. */
+static int64_t groups_here(const ax_grid *grid, const ax_groups *by)
+{
+    const ax_layout layout = {.dim = {by->axes}};
+    const ax_tensor all = ax_tensor_make(AX_I32, 1, &by->n, NULL, &layout);
+    return ax_tensor_extent(grid, &all, 0);
+}
+
+/* Gives t, a matrix for each group, a middle dim of groups. Each rank has the whole sums of its groups. */
+static void add_groups(ax_tensor *t, const ax_groups *by)
 {
     t->ndim = 3;
     t->dim[2] = t->dim[1];
     t->unit[2] = t->unit[1];
     t->layout.dim[2] = t->layout.dim[1];
-    t->dim[1] = n;
+    t->dim[1] = by->n;
     t->unit[1] = 1;
-    t->layout.dim[1] = (ax_axes){0};
+    t->layout.dim[1] = by->axes;
+    t->layout.partial &= (ax_axisset)~axes_of_groups(by);
 }
 
 ax_status ax_contract_grouped_rule(const ax_grid *grid, const ax_groups *by, const char *text,
@@ -430,7 +444,7 @@ ax_status ax_contract_grouped_rule(const ax_grid *grid, const ax_groups *by, con
     drop_groups(text, plain);
     AX_TRY(ax_contract_rule(grid, plain, a, &one, out));
     if (b->ndim == 2)
-        add_groups(out, by->n);
+        add_groups(out, by);
     return AX_OK;
 }
 
@@ -438,27 +452,34 @@ ax_status ax_contract_grouped_rule(const ax_grid *grid, const ax_groups *by, con
 static ax_status prepare_grouped(ax_ctx *ctx, const ax_groups *by, const char *text, const ax_contraction *c,
                                  ax_gemm_args *gemm)
 {
-    const ax_tensor a = of_group(c->a), b = of_group(c->b), out = of_group(c->out);
+    const ax_tensor *of = c->b->ndim == 3 ? c->b : c->out, a = of_group(c->a), b = of_group(c->b);
+    ax_tensor out = of_group(c->out);
     char plain[GROUPED_SPEC];
-    AX_CHECK((c->b->ndim == 3) != (c->out->ndim == 3) && (c->b->ndim == 3 ? c->b : c->out)->dim[1] == by->n,
-             AX_ERR_INTERNAL, "contraction \"%s\" needs one array with a matrix for each of %lld groups",
-             text, (long long)by->n);
+    AX_CHECK(
+        (c->b->ndim == 3) != (c->out->ndim == 3) && of->dim[1] == by->n &&
+            ax_axes_equal(ctx->grid, &of->layout.dim[1], &by->axes),
+        AX_ERR_INTERNAL,
+        "contraction \"%s\" needs one array with a matrix for each of %lld groups, split as the rows are",
+        text, (long long)by->n);
     drop_groups(text, plain);
+    if (of == c->out)
+        out.layout.partial |= axes_of_groups(by); /* as if other ranks had rows of the same groups */
     AX_TRY(prepare_gemm(ctx, plain, &a, &b, NULL, &out, gemm));
     AX_CHECK(gemm->a == c->a->data && gemm->trans_a == (c->out->ndim == 3), AX_ERR_INTERNAL,
              "contraction \"%s\" is not a GEMM of groups of rows", text);
-    *(c->b->ndim == 3 ? &gemm->ldb : &gemm->ldc) *= by->n;
+    *(of == c->b ? &gemm->ldb : &gemm->ldc) *= groups_here(ctx->grid, by);
     gemm->accumulate = c->accumulate;
     return AX_OK;
 }
 
 static ax_status run_grouped(ax_ctx *ctx, const ax_groups *by, const ax_gemm_args *gemm)
 {
+    const int64_t here = groups_here(ctx->grid, by);
     return ax_run_gemm_grouped(
         ctx->stream, &(ax_gemm_grouped_args){.m = gemm->m,
                                              .n = gemm->n,
                                              .k = gemm->k,
-                                             .groups = by->n,
+                                             .groups = here,
                                              .a = gemm->a,
                                              .b = gemm->b,
                                              .bounds = by->bounds,
@@ -466,7 +487,7 @@ static ax_status run_grouped(ax_ctx *ctx, const ax_groups *by, const ax_gemm_arg
                                              .lda = gemm->lda,
                                              .ldb = gemm->ldb,
                                              .ldc = gemm->ldc,
-                                             .stride = (gemm->trans_a ? gemm->ldc : gemm->ldb) / by->n,
+                                             .stride = (gemm->trans_a ? gemm->ldc : gemm->ldb) / here,
                                              .dtype = gemm->dtype,
                                              .c_dtype = gemm->c_dtype,
                                              .trans_a = gemm->trans_a,

@@ -17,6 +17,14 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
     rows->fine++;
 }
 
+/* Returns the axis along which ZeRO splits a parameter: data, or the factor of data along which experts that
+ * another factor divides are replicated. */
+static ax_axis zero_axis(const ax_ctx *ctx, const ax_layout *use, int ndim)
+{
+    const ax_factoring *experts = ax_grid_experts(ctx->grid);
+    return experts && (ax_layout_split_axes(use, ndim) >> experts->minor & 1) ? experts->major : AX_DATA;
+}
+
 /* Returns the layout `use`, in which kernels read a parameter, with dim 0 split further: along the strategy's
  * `rest` axes (z) and, if `data` is true and the batch is split along the axis data, along data too. A vector
  * keeps the layout `use`. */
@@ -24,13 +32,21 @@ static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, 
 {
     ax_layout layout = *use;
     const ax_axes *rest = &ax_strategy_of(ctx)->rest;
+    const ax_axisset batch = ax_grid_atoms(ctx->grid, ax_batch_axes(ctx));
     if (ndim < 2)
         return layout;
     for (int i = 0; i < rest->n; i++)
         split_further(ctx->grid, &layout, rest->a[i]);
-    if (data && (ax_batch_axes(ctx) >> AX_DATA & 1))
-        split_further(ctx->grid, &layout, AX_DATA);
+    if (data && (batch & ax_grid_atoms(ctx->grid, 1u << AX_DATA)))
+        split_further(ctx->grid, &layout, zero_axis(ctx, use, ndim));
     return layout;
+}
+
+/* Returns those of `axes` that split no dim of the layout, as atoms: the layout may name an axis of which
+ * `axes` has the factors. */
+static ax_axisset not_split(const ax_grid *grid, ax_axisset axes, const ax_layout *layout, int ndim)
+{
+    return ax_grid_atoms(grid, axes) & (ax_axisset)~ax_grid_atoms(grid, ax_layout_split_axes(layout, ndim));
 }
 
 static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *dim, const int64_t *unit)
@@ -41,7 +57,7 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
     ax_layout rest = rest_layout(ctx, &p->use, ndim, zero >= 3);
     ax_layout state = rest_layout(ctx, &p->use, ndim, zero >= 1);
     ax_layout sum = rest_layout(ctx, &p->use, ndim, zero >= 2);
-    sum.partial = p->grad_axes & (ax_axisset)~ax_layout_split_axes(&sum, ndim);
+    sum.partial = not_split(ctx->grid, p->grad_axes, &sum, ndim);
     p->rest = ax_tensor_make(compute, ndim, dim, unit, &rest);
     p->rounded = ax_tensor_make(compute, ndim, dim, unit, &state);
     p->grad = ax_tensor_make(grad, ndim, dim, unit, &state);
@@ -98,9 +114,8 @@ void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role)
 {
     ax_layout of = ax_layout_of_roles(ctx, &role, 1);
     ax_axisset further = ax_layout_split_axes(&of, 1) | ax_grad_axes_of_roles(ctx, &role, 1);
-    param->grad_axes |= further & (ax_axisset)~ax_layout_split_axes(&param->use, param->sum.ndim);
-    param->sum.layout.partial =
-        param->grad_axes & (ax_axisset)~ax_layout_split_axes(&param->sum.layout, param->sum.ndim);
+    param->grad_axes |= not_split(ctx->grid, further, &param->use, param->sum.ndim);
+    param->sum.layout.partial = not_split(ctx->grid, param->grad_axes, &param->sum.layout, param->sum.ndim);
 }
 
 void ax_param_pad_rows(ax_param *param, int64_t unit) { param->row_unit = unit; }

@@ -43,17 +43,17 @@ typedef struct ax_param_live {
     ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
     bool in_cache, cache_valid; /* in_cache: the weight has memory in the weight cache; cache_valid: `cached`
                                    holds the present weight */
-    void *place;        /* frame memory for the weight's next gather, a part of the memory that place_group
-                           allocates for the whole group; NULL: none yet */
-    int started, done;  /* contributions of this step: `started` counts those passed to ax_param_add_grad,
-                           `done` those that were added to the gradient */
-    const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
-                           the padding of its reduce-scatter */
-    int now;            /* number of contributions that were added in this micro-batch */
-    bool exchanged;     /* the reduced gradient has been exchanged between stages (ax_param_tied_grad) */
-    int bucket, last;   /* indices of the gradient's first and last ax_param_bucket; -1: the gradient needs no
-                           reduction */
-    int64_t offloaded;  /* where the parameter's state begins among the elements of offloaded state */
+    void *place;       /* frame memory for the weight's next gather, a part of the memory that place_group
+                          allocates for the whole group; NULL: none yet */
+    int started, done; /* contributions of this step: `started` counts those passed to ax_param_add_grad,
+                          `done` those that were added to the gradient */
+    void *target;      /* memory that ax_param_grad_target allocated last for a contribution, with room for
+                          the padding of its reduce-scatter */
+    int now;           /* number of contributions that were added in this micro-batch */
+    bool exchanged;    /* the reduced gradient has been exchanged between stages (ax_param_tied_grad) */
+    int bucket, last;  /* indices of the gradient's first and last ax_param_bucket; -1: the gradient needs no
+                          reduction */
+    int64_t offloaded; /* where the parameter's state begins among the elements of offloaded state */
 } ax_param_live;
 
 /* A bucket: parameters whose accumulated gradients are adjacent in memory, have one dtype and are reduced by
@@ -187,6 +187,9 @@ AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
  * does, and sets `out` and `fresh`. param[i] NULL: there is no such contribution. */
 AX_MUST_CHECK ax_status ax_param_grad_targets(ax_frame *frame, int n, void *const *param,
                                               const ax_layout *produced, ax_tensor *out, bool *fresh);
+/* Sets *out to the memory that ax_param_grad_target or ax_param_grad_targets gave last for a contribution to
+ * p's gradient, and *fresh to false: what is there counts. */
+void ax_param_grad_target_again(const ax_param *p, const ax_layout *produced, ax_tensor *out, bool *fresh);
 
 /* Make and free the tables that list the arrays whose squares kernel sumsq sums. */
 AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);

@@ -299,6 +299,15 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
     return find_target(frame, p, produced, NULL, out, fresh);
 }
 
+void ax_param_grad_target_again(const ax_param *p, const ax_layout *produced, ax_tensor *out, bool *fresh)
+{
+    *out = is_direct(p, produced) ? p->sum : contribution_of(p, produced);
+    if (!out->data)
+        out->data = p->live->target;
+    out->spare = (uint32_t)ax_param_spare(p->set->ctx, p);
+    *fresh = false;
+}
+
 /* Returns true if the coordinates of this rank along `axes` are all 0. */
 static bool at_origin(const ax_grid *grid, ax_axisset axes)
 {

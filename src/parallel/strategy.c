@@ -21,6 +21,10 @@
         .n = 1, .fine = 1, .a = { AX_Z }                                                                     \
     }
 
+/* Experts lie along data.exp, a factor of data. Their tokens are gathered along this axis alone, so data is
+ * the innermost axis of the batch. */
+#define EXPERTS [AX_ROLE_EXPERTS] = {.n = 1, .a = {AX_DATA}}
+
 static const ax_strategy table[] = {
     /* The inner width is split along x and the residual width along y. So the output of each linear layer has
      * the layout that the next linear layer needs, and no redistribution between them is necessary (arXiv
@@ -36,7 +40,8 @@ static const ax_strategy table[] = {
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
       [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
       [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
-      [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}}},
+      [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}},
+      EXPERTS},
      REST_Z},
     {"megatron",
      "1D tensor parallelism (x) times data parallelism",
@@ -44,7 +49,8 @@ static const ax_strategy table[] = {
      {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}},
       [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
       [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}},
-      [AX_ROLE_EXPERT] = {.n = 1, .a = {AX_X}}},
+      [AX_ROLE_EXPERT] = {.n = 1, .a = {AX_X}},
+      EXPERTS},
      {0}},
     {"fsdp",
      "data parallelism with weights, gradients and optimizer state split along z",
@@ -54,9 +60,9 @@ static const ax_strategy table[] = {
     {"hsdp",
      "fsdp within groups of ranks (z), data parallelism between the groups (data)",
      AXES_2(AX_Z, AX_DATA),
-     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_Z, AX_DATA}}},
+     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_Z, AX_DATA}}, EXPERTS},
      REST_Z},
-    {"ddp", "data parallelism", AXES_1(AX_DATA), {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}}, {0}},
+    {"ddp", "data parallelism", AXES_1(AX_DATA), {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}, EXPERTS}, {0}},
 };
 
 const ax_strategy ax_strategy_inference = {"inference",
@@ -65,7 +71,8 @@ const ax_strategy ax_strategy_inference = {"inference",
                                            {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
                                             [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
                                             [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
-                                            [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}}},
+                                            [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}},
+                                            EXPERTS},
                                            {0}};
 
 const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }
@@ -127,23 +134,42 @@ ax_role ax_role_major(ax_role role, int factoring)
     return (ax_role)(role | (1 + 2 * factoring + MAJOR_ONLY) << ROLE_BITS);
 }
 
+/* Which factors of an axis split a dim. */
+enum { MAJOR = 1, MINOR = 2 };
+
+/* Adds those factors of an axis that are named by `which` and have several ranks. */
+static void add_factors(const ax_ctx *ctx, const ax_factoring *f, int which, ax_axes *axes)
+{
+    if ((which & MAJOR) && ax_grid_axis_size(ctx->grid, f->major) > 1)
+        axes->a[axes->n++] = f->major;
+    if ((which & MINOR) && ax_grid_axis_size(ctx->grid, f->minor) > 1)
+        axes->a[axes->n++] = f->minor;
+}
+
+/* Adds axis `a` of a strategy's row for roles with the AX_ROLE_… constant `base`. Data stands for its
+ * factors, if experts need them: of these the minor one alone splits AX_ROLE_EXPERTS. */
+static void add_axis(const ax_ctx *ctx, ax_role base, ax_axis a, ax_axes *axes)
+{
+    const ax_factoring *experts = ax_grid_experts(ctx->grid);
+    if (a == AX_DATA && experts)
+        add_factors(ctx, experts, base == AX_ROLE_EXPERTS ? MINOR : MAJOR | MINOR, axes);
+    else if (base != AX_ROLE_EXPERTS)
+        axes->a[axes->n++] = a;
+}
+
 static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
 {
-    int factored = (role >> ROLE_BITS) - 1;
-    const ax_axes *of = &ax_strategy_of(ctx)->of[role & ((1 << ROLE_BITS) - 1)];
-    if (factored < 0)
-        return *of;
-    ax_factoring f = ax_grid_factoring(ctx->grid, factored / 2);
+    const int factored = (role >> ROLE_BITS) - 1;
+    const ax_role base = role & ((1 << ROLE_BITS) - 1);
+    const ax_axes *of = &ax_strategy_of(ctx)->of[base];
+    const ax_factoring f =
+        factored < 0 ? (ax_factoring){.axis = AX_MAX_AXES} : ax_grid_factoring(ctx->grid, factored / 2);
     ax_axes axes = {0};
     for (int i = 0; i < of->n; i++)
-        if (of->a[i] != f.axis) {
-            axes.a[axes.n++] = of->a[i];
-        } else {
-            if (ax_grid_axis_size(ctx->grid, f.major) > 1)
-                axes.a[axes.n++] = f.major;
-            if (ax_grid_axis_size(ctx->grid, f.minor) > 1 && !(factored & MAJOR_ONLY))
-                axes.a[axes.n++] = f.minor;
-        }
+        if (of->a[i] == f.axis)
+            add_factors(ctx, &f, factored & MAJOR_ONLY ? MAJOR : MAJOR | MINOR, &axes);
+        else
+            add_axis(ctx, base, of->a[i], &axes);
     return axes;
 }
 
@@ -171,6 +197,14 @@ static ax_axisset head_axes(const ax_ctx *ctx, ax_role role)
     const ax_role factors = (ax_role)(role >> ROLE_BITS << ROLE_BITS);
     ax_axes heads = axes_of(ctx, (ax_role)(factors | AX_ROLE_INNER));
     return (ax_role)(role - factors) == AX_ROLE_HEAD ? set_of(&heads) : 0;
+}
+
+/* If `role` is AX_ROLE_EXPERTS, returns the axes that split the experts, along which tokens are gathered:
+ * each rank has the whole gradients of its experts. Otherwise returns the empty set. */
+static ax_axisset expert_axes(const ax_ctx *ctx, ax_role role)
+{
+    const ax_axes axes = axes_of(ctx, role);
+    return role == AX_ROLE_EXPERTS ? set_of(&axes) : 0;
 }
 
 /* Returns those of `axes` that are not in `taken`. */
@@ -216,6 +250,8 @@ ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int nd
     ax_axisset axes = ax_batch_axes(ctx);
     for (int d = 0; d < ndim; d++)
         axes |= sharing_axes(ctx, roles[d]) | head_axes(ctx, roles[d]);
+    for (int d = 0; d < ndim; d++)
+        axes &= (ax_axisset)~expert_axes(ctx, roles[d]);
     return axes;
 }
 

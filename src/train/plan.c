@@ -12,6 +12,7 @@ static ax_parallel parallel_of(const ax_config *config)
         .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
         .weight_cache = (size_t)config->train.weight_cache,
+        .expert_room = config->moe.room,
         .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
                  .slack = config->pipe.slack,
                  .postpone = config->pipe.postpone,
@@ -110,8 +111,9 @@ void ax_train_describe(const ax_model_config *config, ax_grid_size size, char mo
     size_t count;
     const ax_option *option = ax_config_options(&count), *end = option + count;
     for (*grid = 0; option < end; option++) /* in the order of the keys grid.* */
-        for (int a = 0; a < AX_AXES_STANDARD; a++)
-            if (!strncmp(option->key, "grid.", 5) && !strcmp(option->key + 5, ax_axis_name((ax_axis)a)))
+        for (int a = 0; a < AX_GRID_SIZES; a++)
+            if (!strncmp(option->key, "grid.", 5) && !strcmp(option->key + 5, ax_axis_name((ax_axis)a)) &&
+                (a != AX_SIZE_EXPERT || size.of[a] > 1))
                 ax_text_add(grid, 96, "%s%s=%d", *grid ? " " : "", option->key + 5,
                             ax_grid_size_along(size, (ax_axis)a));
 }

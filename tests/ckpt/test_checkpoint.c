@@ -15,12 +15,12 @@ static void assert_runs(int size, ax_rank_fn *fn, void *arg)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
-static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 2, 1, 1, 1}}, {{4, 1, 1, 1, 2}},
-                                     {{1, 3, 2, 1, 1}}, {{3, 2, 1, 1, 1}}, {{1, 1, 2, 1, 3}},
-                                     {{2, 1, 1, 1, 3}}};
+static const ax_grid_size grids[] = {{{1, 1, 1, 1, 1}}, {{2, 2, 1, 1, 1}},    {{4, 1, 1, 1, 2}},
+                                     {{1, 3, 2, 1, 1}}, {{3, 2, 1, 1, 1}},    {{1, 1, 2, 1, 3}},
+                                     {{2, 1, 1, 1, 3}}, {{1, 1, 1, 1, 4, 2}}, {{1, 1, 2, 1, 3, 3}}};
 /* Stage of ZeRO on each grid: with stage 1 or more, master weights and optimizer state are also split along
  * data. */
-static const int zero[AX_COUNT(grids)] = {0, 0, 1, 0, 0, 2, 3};
+static const int zero[AX_COUNT(grids)] = {0, 0, 1, 0, 0, 2, 3, 1, 3};
 
 typedef struct job {
     const char *run;

@@ -144,7 +144,7 @@ static void rows_move_both_ways(void **state)
     fill(y, N * TOP_K * COLS);
     for (int c = 0; c < N * TOP_K; c++)
         choice[c] = c * 7 % 4; /* nobody chooses the last expert */
-    RUN(group, N * TOP_K, EXPERTS, choice, source, place, bounds);
+    RUN(group, N * TOP_K, 0, EXPERTS, N * TOP_K, 1, choice, source, place, bounds);
     assert_int_equal(bounds[0], 0);
     assert_int_equal(bounds[EXPERTS - 1], N * TOP_K);
     assert_int_equal(bounds[EXPERTS], N * TOP_K);
@@ -154,11 +154,45 @@ static void rows_move_both_ways(void **state)
             assert_int_equal(place[source[r]], r);
             assert_true(r == bounds[e] || source[r - 1] < source[r]);
         }
-    RUN(dispatch, N, COLS, TOP_K, x, source, rows, AX_F64);
-    RUN(combine, N, COLS, TOP_K, y, place, sums, AX_F64);
+    RUN(dispatch, N, N * TOP_K, COLS, TOP_K, x, source, rows, AX_F64);
+    RUN(combine, N, N * TOP_K, 0, COLS, TOP_K, y, place, sums, AX_F64, false);
     const double one = dot(rows, y, N * TOP_K * COLS), other = dot(x, sums, N * COLS);
     check_equal("products", &one, &other, 1);
     assert_true(fabs(one) > 0.1);
+}
+
+/* The rows of some groups, in rounds, of which the last has no rows: each choice of these groups is in one
+ * round, within its bounds, and the sums over rounds are those of all rows of these groups. */
+static void rows_of_some_groups_come_in_rounds(void **state)
+{
+    (void)state;
+    enum { FIRST = 1, SOME = 2, EACH = N * TOP_K / 4 + 1, ROUNDS = 5, COLS = 3 };
+    double x[N * COLS], rows[EACH * COLS], sums[N * COLS] = {0}, expected[N * COLS] = {0};
+    int32_t choice[N * TOP_K], source[ROUNDS * EACH], place[N * TOP_K], bounds[ROUNDS * (SOME + 1)];
+    int seen = 0;
+    fill(x, N * COLS);
+    for (int c = 0; c < N * TOP_K; c++) {
+        choice[c] = c * 7 % 4;
+        for (int i = 0; i < COLS && choice[c] >= FIRST && choice[c] < FIRST + SOME; i++)
+            expected[c / TOP_K * COLS + i] += x[c / TOP_K * COLS + i];
+    }
+    RUN(group, N * TOP_K, FIRST, SOME, EACH, ROUNDS, choice, source, place, bounds);
+    for (int round = 0; round < ROUNDS; round++) {
+        const int32_t *bound = bounds + round * (SOME + 1), *from = source + round * EACH;
+        for (int r = 0; r < EACH; r++) {
+            const int group = r < bound[0] ? -1 : r < bound[1] ? 0 : r < bound[2] ? 1 : -1;
+            assert_int_equal(from[r] < 0 ? -1 : choice[from[r]] - FIRST, group);
+            assert_true(from[r] < 0 || place[from[r]] == round * EACH + r);
+            seen += from[r] >= 0;
+        }
+        RUN(dispatch, N, EACH, COLS, TOP_K, x, from, rows, AX_F64);
+        RUN(combine, N, EACH, round * EACH, COLS, TOP_K, rows, place, sums, AX_F64, round > 0);
+    }
+    assert_int_equal(bounds[ROUNDS * (SOME + 1) - 1], 0);
+    for (int c = 0; c < N * TOP_K; c++)
+        seen -= choice[c] >= FIRST && choice[c] < FIRST + SOME;
+    assert_int_equal(seen, 0);
+    check_equal("sums over rounds", sums, expected, N * COLS);
 }
 
 /* ---- grouped GEMMs ------------------------------------------------------------------------------- */
@@ -208,8 +242,11 @@ static void grouped_gemms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(router_gradient),       cmocka_unit_test(losses_by_definition),
-        cmocka_unit_test(choices_have_an_order), cmocka_unit_test(rows_move_both_ways),
+        cmocka_unit_test(router_gradient),
+        cmocka_unit_test(losses_by_definition),
+        cmocka_unit_test(choices_have_an_order),
+        cmocka_unit_test(rows_move_both_ways),
+        cmocka_unit_test(rows_of_some_groups_come_in_rounds),
         cmocka_unit_test(grouped_gemms),
     };
     return cmocka_run_group_tests(tests, open_ref, close_ref);

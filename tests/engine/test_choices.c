@@ -37,9 +37,9 @@ static bool splits_sums(ax_grid_size grid) { return grid.of[AX_X] > 1 || grid.of
 static void choices_along_z_data_and_pipe_are_those_of_one_rank(void **state)
 {
     (void)state;
-    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 8}}, {{1, 1, 8, 1, 1}}, {{1, 1, 2, 1, 4}},
-                                         {{1, 1, 4, 1, 2}}, {{1, 1, 1, 2, 1}}, {{1, 1, 1, 3, 1}},
-                                         {{1, 1, 2, 2, 2}}};
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 8}}, {{1, 1, 8, 1, 1}},    {{1, 1, 2, 1, 4}},
+                                         {{1, 1, 4, 1, 2}}, {{1, 1, 1, 2, 1}},    {{1, 1, 1, 3, 1}},
+                                         {{1, 1, 2, 2, 2}}, {{1, 1, 1, 1, 4, 2}}, {{1, 1, 2, 1, 2, 2}}};
     for (size_t m = 0; m < AX_COUNT(models); m++)
         for (size_t d = 0; d < AX_COUNT(dtypes); d++) {
             choices *chosen;

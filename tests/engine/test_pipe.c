@@ -62,6 +62,13 @@ static void stages_of_one_rank(void **state)
          .postpone = 1,
          .compute = AX_F32,
          .family = PIPE_EXPERTS},
+        {.grid = {{1, 1, 1, 2, 4, 4}}, /* experts in two rounds, whose weight gradients are not postponed */
+         .schedule = MESSAGE,
+         .micro_batches = 4,
+         .postpone = 1,
+         .zero = 1,
+         .compute = AX_F32,
+         .family = PIPE_EXPERTS},
         {.grid = {{1, 2, 1, 2, 1}},
          .schedule = INTERLEAVED,
          .micro_batches = 4,

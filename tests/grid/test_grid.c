@@ -312,6 +312,9 @@ static void errors_suggest_the_nearest_grids(void **state)
     ax_grid_size none = {{1, -1, 1, 1, 1}};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &none), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "grid axis y has size -1"));
+    ax_grid_size uneven = {{1, 1, 1, 1, 4, 3}};
+    assert_int_equal(ax_comm_threads_run(4, does_not_fit, &uneven), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "among 3 ranks of grid axis data = 4; choose a divisor of 4"));
     ax_grid_size alone = {{4, 1, 1, 1, 1}};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &alone), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "but there is 1; the nearest grids that fit: "

@@ -46,6 +46,24 @@ static void legal_grids_are_accepted(void **state)
     assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){{1, 1, 7, 1, 11}}, 77), AX_OK);
 }
 
+/* Experts are divided among a divisor of data, at most as many ranks as there are experts. */
+static void divided_experts(void **state)
+{
+    (void)state;
+    ax_model_config sparse = shared;
+    sparse.experts.n = 3;
+    ax_grid_load dense = load_of("axonn", 1, 0), load = dense;
+    load.model = &sparse;
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{1, 1, 1, 1, 6, 3}}, 6), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){{1, 1, 1, 1, 4, 2}}, 4), AX_OK);
+    refused(load, (ax_grid_size){{1, 1, 1, 1, 4, 3}}, 4, "divides data (4) and is at most",
+            "grid.expert=2; ");
+    refused(load, (ax_grid_size){{1, 1, 1, 1, 4, 4}}, 4, "the number of the model's experts (3)",
+            "grid.expert=2; ");
+    refused(dense, (ax_grid_size){{1, 1, 1, 1, 4, 2}}, 4, "the number of the model's experts (0)",
+            "grid.expert=1; ");
+}
+
 static void illegal_grids_are_refused(void **state)
 {
     (void)state;
@@ -76,6 +94,7 @@ static void illegal_grids_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(legal_grids_are_accepted),
+                                       cmocka_unit_test(divided_experts),
                                        cmocka_unit_test(illegal_grids_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,26 +41,36 @@ static bool is_refused(const ax_layer_sample *sample, int x)
     return false;
 }
 
-/* In float64 a grid only reorders sums of at most a few hundred terms: 1e-12 is 1e4 roundings. */
+/* Returns the number of the sample's experts, among so many ranks at most they can be divided; for samples
+ * without experts a number above that of ranks. */
+static int experts_of(const ax_layer_sample *sample)
+{
+    return !strcmp(sample->name, "moe_top1") ? 4 : !strcmp(sample->name, "moe_top2") ? 5 : 9;
+}
+
+/* In float64 a grid only reorders sums of at most a few hundred terms: 1e-12 is 1e4 roundings. With ZeRO 1
+ * and 3, ranks have memory for the mean number of rows of experts: those with more compute them in rounds. */
 static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, const char *device)
 {
     double worst;
     bool overlap = zero != 2;
     ax_parallel parallel = {.zero = zero,
                             .overlap = {.oar = overlap, .ors = overlap, .oag = overlap},
-                            .weight_cache = zero == 3 ? 1 << 20 : 0};
+                            .weight_cache = zero == 3 ? 1 << 20 : 0,
+                            .expert_room = zero % 2};
     ax_status status = ax_layer_check_grid(sample, grid, &parallel, device, &worst);
     if (is_refused(sample, grid.of[AX_X])) {
         assert_int_equal(status, AX_ERR_USAGE);
         assert_non_null(strstr(ax_error_message(), "ranks along x cannot split"));
         return;
     }
+    char text[80];
     if (status != AX_OK)
-        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d: %s", sample->name, grid.of[AX_X], grid.of[AX_Y],
-                 grid.of[AX_Z], grid.of[AX_DATA], zero, ax_error_message());
+        fail_msg("%s on %s, zero %d: %s", sample->name, ax_grid_size_print(grid, text), zero,
+                 ax_error_message());
     if (!(worst < 1e-12))
-        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d, %s: off by %.1e", sample->name, grid.of[AX_X],
-                 grid.of[AX_Y], grid.of[AX_Z], grid.of[AX_DATA], zero, device, worst);
+        fail_msg("%s on %s, zero %d, %s: off by %.1e", sample->name, ax_grid_size_print(grid, text), zero,
+                 device, worst);
 }
 
 static void layers_on_grids_equal_one_rank(void **state)
@@ -78,6 +88,30 @@ static void layers_on_grids_equal_one_rank(void **state)
                                         zero && z == 2 && d == 2 ? "check" : "ref");
     }
     printf("%d layer and grid pairs\n", (pairs + each - 1) / each);
+}
+
+/* Calls on_grid for all samples on all grids of up to eight ranks whose experts are divided among several,
+ * each with one of the four ZeRO stages; every `each`-th pair. Samples without experts get their batch split
+ * along the factors of data. */
+static int on_grids_with_experts(int each)
+{
+    int pairs = 0;
+    for (int s = 0; s < ax_layer_sample_count; s++)
+        for (int x = 1; x <= 4; x++)
+            for (int y = 1; x * y <= 4; y++)
+                for (int z = 1; x * y * z <= 4; z++)
+                    for (int d = 2; x * y * z * d <= 8; d++)
+                        for (int e = 2; e <= d && e <= experts_of(&ax_layer_samples[s]); e++)
+                            if (d % e == 0 && pairs++ % each == 0)
+                                on_grid(&ax_layer_samples[s], (ax_grid_size){{x, y, z, 1, d, e}},
+                                        pairs / each % 4, z == 2 ? "check" : "ref");
+    return (pairs + each - 1) / each;
+}
+
+static void layers_with_divided_experts_equal_one_rank(void **state)
+{
+    (void)state;
+    printf("%d layer and grid pairs\n", on_grids_with_experts(one_of(11, 53)));
 }
 
 /* The outermost constructor returns status and message of a constructor deep in the tree that failed, and no
@@ -109,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_match_finite_differences),
                                        cmocka_unit_test(layers_on_grids_equal_one_rank),
+                                       cmocka_unit_test(layers_with_divided_experts_equal_one_rank),
                                        cmocka_unit_test(errors_of_inner_constructors_are_returned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,15 @@
-/* The bytes that a layer with experts communicates along x and y, counted by the communicators, equal the
- * closed forms exactly: they depend neither on the experts' number nor on their widths, nor on how many a
- * token chooses, except for the gradients of the choices' weights. S is the bytes of a rank's tokens, [n,
- * width]. forward    along y: all-gather of the tokens and reduce-scatter of the result, each (y-1)/y · S;
- *              along x: all-reduce of what is left, 2(x-1)/x · S/y
- *   backward   the same, and the all-reduce of n · top_k numbers along x and y together */
+/* The bytes that a layer with experts communicates, counted by the communicators, equal the closed forms
+ * exactly: they depend neither on the experts' number nor on their widths, nor on how many a token chooses,
+ * except for the choices, their weights and the gradients of these. S is the bytes of a rank's n tokens, [n,
+ * width], and e the number of ranks among which experts are divided.
+ *   forward    along data.exp: all-gather of the tokens, reduce-scatter of the result, each (e-1) · S/(xy);
+ *              all-gathers of the choices and their weights, (e-1) · n · top_k numbers
+ *              along y: all-gather of the tokens and reduce-scatter of the result, each e · (y-1)/y · S
+ *              along x: all-reduce of what is left, 2(x-1)/x · S/y; with e > 1, where what crosses data.exp
+ * is split along x, all-gather of the tokens and reduce-scatter of the result, each e · (x-1)/x · S/y, and
+ * all-gather of the rank's own part, (x-1)/x · S/y backward   the same with gradients: the reduce-scatter of
+ * (e-1) · n · top_k numbers along data.exp in place of choices and weights, and their all-reduce along x and
+ * y together */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -55,12 +61,17 @@ static ax_status expect(const ax_grid *grid, const char *where, ax_axisset axes,
 
 static ax_status compare(const ax_grid *grid, const moe_case *c)
 {
-    const int x = c->grid.of[AX_X], y = c->grid.of[AX_Y], xy = x * y;
+    const int x = c->grid.of[AX_X], y = c->grid.of[AX_Y], xy = x * y,
+              e = ax_grid_size_along(c->grid, AX_SIZE_EXPERT);
     const int64_t n = ROWS / c->grid.of[AX_DATA] * T, bytes = n * WIDTH * (int64_t)ax_dtype_size(c->compute),
-                  weights =
-                      2 * n * c->top_k * (int64_t)ax_dtype_size(ax_dtype_accum(c->compute)) * (xy - 1) / xy,
-                  along_x = 2 * (2 * bytes / y * (x - 1) / x), along_y = 2 * (2 * bytes * (y - 1) / y);
+                  accum = (int64_t)ax_dtype_size(ax_dtype_accum(c->compute)),
+                  weights = 2 * n * c->top_k * accum * (xy - 1) / xy,
+                  along_x = (e > 1 ? 4 * e + 2 : 4) * (x - 1) * bytes / xy,
+                  along_y = e * 2 * (2 * bytes * (y - 1) / y),
+                  along_e = (e - 1) * (4 * bytes / xy + n * c->top_k * (4 + 2 * accum));
     const ax_axisset of_x = 1u << AX_X, of_y = 1u << AX_Y;
+    if (e > 1)
+        AX_TRY(expect(grid, "data.exp", ax_grid_atoms(grid, 1u << ax_grid_experts(grid)->minor), along_e));
     AX_TRY(expect(grid, "x", of_x, x > 1 ? along_x + (y > 1 ? 0 : weights) : 0));
     AX_TRY(expect(grid, "y", of_y, y > 1 ? along_y + (x > 1 ? 0 : weights) : 0));
     return expect(grid, "x and y", of_x | of_y, x > 1 && y > 1 ? weights : 0);
@@ -96,14 +107,20 @@ static void experts_send_the_bytes_of_the_closed_forms(void **state)
             for (size_t i = 0; i < AX_COUNT(sizes); i++) {
                 if (WIDTH % y || (WIDTH / y) % x || (ROWS * T * WIDTH / y) % x)
                     continue;
-                moe_case c = {.grid = {{x, y, 1, 1, x * y <= 4 ? 2 : 1}},
+                moe_case c = {.grid = {{x, y, 1, 1,
+                                        x * y <= 2   ? 4
+                                        : x * y <= 4 ? 2
+                                                     : 1}},
                               .ffn = sizes[i][0],
                               .experts = sizes[i][1],
                               .top_k = sizes[i][2],
                               .compute = i % 2 ? AX_F32 : AX_BF16};
-                if (ax_comm_threads_run(grid_ranks(c.grid), run_rank, &c) != AX_OK)
-                    fail_msg("x=%d y=%d, %lld of %lld: %s", x, y, (long long)c.top_k, (long long)c.experts,
-                             ax_error_message());
+                for (int e = 1; e <= c.grid.of[AX_DATA] && e <= c.experts; e *= 2) {
+                    c.grid.of[AX_SIZE_EXPERT] = e;
+                    if (ax_comm_threads_run(grid_ranks(c.grid), run_rank, &c) != AX_OK)
+                        fail_msg("x=%d y=%d expert=%d, %lld of %lld: %s", x, y, e, (long long)c.top_k,
+                                 (long long)c.experts, ax_error_message());
+                }
             }
 }
 

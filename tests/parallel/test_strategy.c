@@ -67,6 +67,34 @@ static ax_status rows_are_consistent(ax_comm *world, void *arg)
     return AX_OK;
 }
 
+/* Experts are split along data.exp, and layouts name the factors of data. The gradient of experts is whole
+ * along data.exp, so ZeRO splits it along data.rep; that of other parameters along data. */
+static ax_status divided_experts(ax_comm *world, void *arg)
+{
+    char text[128];
+    ax_ctx *ctx;
+    ax_param *expert, *dense;
+    (void)arg;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{1, 1, 2, 1, 4, 2}}, "ref", 1, AX_F32, 1, &ctx));
+    ctx->parallel.zero = 2;
+    const ax_role roles[] = {AX_ROLE_EXPERT, AX_ROLE_EXPERTS, AX_ROLE_NONE};
+    AX_TRY(ax_param_create(ctx, "e", 3, (int64_t[]){8, 3, 5}, NULL, roles, AX_INIT_ZERO, 0, &expert));
+    AX_TRY(ax_param_create(ctx, "d", 2, (int64_t[]){8, 5}, NULL, (ax_role[]){AX_ROLE_INNER, AX_ROLE_MODEL},
+                           AX_INIT_ZERO, 0, &dense));
+    ax_layout x = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_MODEL}, 2);
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &x, 2, "bd", text), "b@z.data.rep.data.exp, d@y"));
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &expert->use, 3, "fed", text), "f@x.y, e@data.exp, d"));
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &expert->sum.layout, 3, "fed", text),
+                   "f@x.y/z.data.rep, e@data.exp, d"));
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &dense->sum.layout, 2, "oi", text), "o@x/z.data, i@y"));
+    ax_grid_size sizes = ax_grid_sizes(ctx->grid);
+    EXPECT(sizes.of[AX_DATA] == 4 && sizes.of[AX_SIZE_EXPERT] == 2);
+    ax_param_destroy(&expert);
+    ax_param_destroy(&dense);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
 /* The split unit of a vocabulary is 64 if shards then are nearly equal, and less for a small vocabulary. */
 static ax_status units(ax_comm *world, void *arg)
 {
@@ -81,6 +109,12 @@ static ax_status units(ax_comm *world, void *arg)
     EXPECT(ax_vocab_unit(ctx, 512) == 64);
     ax_ctx_destroy(&ctx);
     return AX_OK;
+}
+
+static void experts_lie_along_a_factor_of_data(void **state)
+{
+    (void)state;
+    assert_ranks(8, divided_experts, NULL);
 }
 
 static void a_vocabulary_is_split_in_units(void **state)
@@ -146,6 +180,7 @@ int main(void)
         cmocka_unit_test(strategies_are_found_by_name),
         cmocka_unit_test(axes_that_a_strategy_lacks_are_found),
         cmocka_unit_test(strategies_split_only_by_axes_that_they_use),
+        cmocka_unit_test(experts_lie_along_a_factor_of_data),
         cmocka_unit_test(a_vocabulary_is_split_in_units),
         cmocka_unit_test(query_heads_stay_with_their_key_head),
     };

@@ -153,29 +153,39 @@ static void put_groups(kernel_case *c, int32_t *group, int64_t n, int64_t groups
     }
 }
 
+/* Cases: all groups in one round, all in rounds of seven rows, some of the groups in three rounds or more. */
 bool kc_build_group(kernel_case *c, int index)
 {
+    enum { ALL, IN_SEVENS, SOME, WAYS };
     ARGS(group);
-    if (c->dtype != AX_F32 || index / SPREADS >= (int)AX_COUNT(sorted))
+    const int way = index / SPREADS % WAYS, size = index / SPREADS / WAYS;
+    if (c->dtype != AX_F32 || size >= (int)AX_COUNT(sorted))
         return false;
-    a->n = sorted[index / SPREADS][0];
-    a->groups = sorted[index / SPREADS][1];
-    kc_name(c, " %d in %d", (int)a->n, (int)a->groups);
-    put_groups(c, RAW(group, KC_IN, AX_I32, a->n, 0), a->n, a->groups, index % SPREADS);
-    RAW(source, KC_OUT, AX_I32, a->n, 0);
+    const int64_t groups = sorted[size][1];
+    a->n = sorted[size][0];
+    a->first = way == SOME ? groups / 3 : 0;
+    a->groups = way == SOME ? ax_max(groups / 2, 1) : groups;
+    a->rows = way == ALL ? a->n : way == SOME ? a->n / 3 + 1 : 7;
+    a->rounds = way == ALL ? 1 : ax_ceil_div(a->n, a->rows) + 1;
+    kc_name(c, " %d in %d from %d of %d, %d rounds", (int)a->n, (int)a->groups, (int)a->first, (int)groups,
+            (int)a->rounds);
+    put_groups(c, RAW(group, KC_IN, AX_I32, a->n, 0), a->n, groups, index % SPREADS);
+    RAW(source, KC_OUT, AX_I32, a->rounds * a->rows, 0);
     RAW(place, KC_OUT, AX_I32, a->n, 0);
-    RAW(bounds, KC_OUT, AX_I32, a->groups + 1, 0);
+    RAW(bounds, KC_OUT, AX_I32, a->rounds * (a->groups + 1), 0);
     return true;
 }
 
-/* Fills `order` with the numbers 0 … n-1 in another order. */
-static void shuffle(kernel_case *c, int32_t *order, int64_t n)
+/* Fills `order` with the numbers 0 … n-1 in another order; with `gaps` some are replaced by -1. */
+static void shuffle(kernel_case *c, int32_t *order, int64_t n, bool gaps)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t j = kc_integer(c, 0, i + 1);
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
+    for (int64_t i = 2; i < n && gaps; i += 3)
+        order[i] = -1;
 }
 
 bool kc_build_dispatch(kernel_case *c, int index)
@@ -187,8 +197,9 @@ bool kc_build_dispatch(kernel_case *c, int index)
     kc_name(c, " %dx%d, %d each", (int)a->n, (int)a->cols, (int)a->top_k);
     DTYPE(dtype, c->dtype);
     IN(x, c->dtype, a->n * a->cols);
-    shuffle(c, RAW(source, KC_IN, AX_I32, a->n * a->top_k, 0), a->n * a->top_k);
-    OUT(y, c->dtype, a->n * a->top_k * a->cols, 0);
+    a->rows = a->n * a->top_k;
+    shuffle(c, RAW(source, KC_IN, AX_I32, a->rows, 0), a->rows, index % 4 > 1);
+    OUT(y, c->dtype, a->rows * a->cols, 0);
     return true;
 }
 
@@ -197,12 +208,19 @@ bool kc_build_combine(kernel_case *c, int index)
     ARGS(combine);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->n, &a->cols))
         return false;
+    const bool some = index % 2; /* of the rows, added to what is there */
     a->top_k = 1 + index % 4;
-    kc_name(c, " %dx%d, %d each", (int)a->n, (int)a->cols, (int)a->top_k);
+    a->rows = a->n * a->top_k / (some ? 2 : 1);
+    a->first = some ? a->rows / 3 : 0;
+    a->accumulate = some;
+    kc_name(c, " %dx%d, %d each%s", (int)a->n, (int)a->cols, (int)a->top_k, some ? ", some of the rows" : "");
     DTYPE(dtype, c->dtype);
-    IN(x, c->dtype, a->n * a->top_k * a->cols);
-    shuffle(c, RAW(place, KC_IN, AX_I32, a->n * a->top_k, 0), a->n * a->top_k);
-    OUT(y, c->dtype, a->n * a->cols, (double)a->top_k);
+    IN(x, c->dtype, a->rows * a->cols);
+    shuffle(c, RAW(place, KC_IN, AX_I32, a->n * a->top_k, 0), a->n * a->top_k, some);
+    if (some)
+        INOUT(y, c->dtype, a->n * a->cols, (double)a->top_k + 1);
+    else
+        OUT(y, c->dtype, a->n * a->cols, (double)a->top_k);
     return true;
 }
 
@@ -219,6 +237,8 @@ static void put_bounds(kernel_case *c, int32_t *bounds, int64_t rows, int64_t gr
     put_groups(c, group, rows, groups, spread);
     ax_group_args sort = {.n = rows,
                           .groups = groups,
+                          .rows = rows,
+                          .rounds = 1,
                           .group = group,
                           .source = group + rows,
                           .place = group + 2 * rows,
@@ -254,7 +274,8 @@ bool kc_build_gemm_grouped(kernel_case *c, int index)
             a->trans_b ? " b'" : "", a->accumulate ? " +=" : "");
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, out);
-    put_bounds(c, RAW(bounds, KC_IN, AX_I32, groups + 1, 0), rows, groups, spread);
+    const int64_t idle = way % 4 == 3 ? rows / 4 : 0; /* rows of no group */
+    put_bounds(c, RAW(bounds, KC_IN, AX_I32, groups + 1, 0), rows - idle, groups, spread);
     const int64_t matrices = groups * high * wide;
     IN(a, c->dtype, rows * a->lda);
     IN(b, c->dtype, a->trans_a ? rows * a->ldb : matrices);

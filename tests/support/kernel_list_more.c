@@ -109,14 +109,15 @@ static bool unit_grid(int index, bool dense, int64_t *rows, int64_t *cols, int64
     return true;
 }
 
-/* Adds a factor for each row, and which row has which; there are more factors than rows. */
+/* Adds a factor for each row, and which row has which; there are more factors than rows, and every fifth row
+ * has none. */
 static int64_t put_scale(kernel_case *c, size_t scale, size_t index, int64_t rows)
 {
     const int64_t scales = rows + 2;
     kc_add_normal(c, "scale", KC_IN, scale, ACCUM, scales, 0);
     int32_t *at = kc_add(c, "index", KC_IN, index, AX_I32, rows, 0);
     for (int64_t r = 0; r < rows; r++)
-        at[r] = (int32_t)(scales - 1 - r);
+        at[r] = r % 5 == 4 ? -1 : (int32_t)(scales - 1 - r);
     kc_name(c, " scaled");
     return scales;
 }

@@ -352,7 +352,8 @@ static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_ev
                              pipe_result *out)
 {
     const ax_grid *g = ctx->grid;
-    int rank = ax_grid_rank(g), n = 0, data = ax_grid_coord(g, rank, AX_DATA);
+    int rank = ax_grid_rank(g), n = 0,
+        data = ax_grid_coord(g, rank, AX_DATA) / ax_grid_size_along(s->grid, AX_SIZE_EXPERT);
     EXPECT(ax_event_count(ring) < EVENTS);
     for (size_t i = 0; i < ax_event_count(ring); i++) {
         const ax_event *e = ax_event_get(ring, i);
@@ -555,6 +556,7 @@ const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS] = {
     {.grid = {{1, 1, 2, 2, 2}}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
     {.grid = {{2, 1, 1, 4, 1}}, .micro_batches = 5, .compute = AX_F32, .family = PIPE_QWEN3},
     {.grid = {{1, 1, 1, 2, 2}}, .schedule = INTERLEAVED, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {{1, 1, 1, 2, 4, 2}}, .zero = 1, .micro_batches = 6, .compute = AX_F32, .family = PIPE_EXPERTS},
 };
 
 /* Fails unless the ranks of each group ran their tasks in the same order. */

@@ -87,7 +87,7 @@ void pipe_check(const pipe_setup *s);
 
 /* Setups whose tasks are ordered by arrival, on stages of one and of several ranks. The caller sets `slack`.
  */
-enum { PIPE_LATE_SETUPS = 9 };
+enum { PIPE_LATE_SETUPS = 10 };
 extern const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS];
 
 /* Runs a setup once for each of `seeds` seeds, from `seed` on, which say how late each message arrives.

@@ -154,6 +154,7 @@ void ax_cpu_dispatch(const void *args, int64_t lo, int64_t hi, void *scratch)
     const size_t bytes = (size_t)a->cols * ax_dtype_size(a->dtype);
     (void)scratch;
     for (int64_t r = lo; r < hi; r++)
-        memcpy((char *)a->y + (size_t)r * bytes,
-               (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
+        if (a->source[r] >= 0)
+            memcpy((char *)a->y + (size_t)r * bytes,
+                   (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
 }

@@ -156,8 +156,7 @@ static ax_status route_grad(ax_stream *stream, const void *args)
 static ax_status dispatch(ax_stream *stream, const void *args)
 {
     const ax_dispatch_args *a = args;
-    const int64_t rows = a->n * a->top_k;
-    return run_items(stream, ax_cpu_dispatch, args, a->cols ? rows : 0, 1, (double)(rows * a->cols));
+    return run_items(stream, ax_cpu_dispatch, args, a->cols ? a->rows : 0, 1, (double)(a->rows * a->cols));
 }
 
 static ax_status combine(ax_stream *stream, const void *args)

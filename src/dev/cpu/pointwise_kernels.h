@@ -284,10 +284,12 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 
 static const float glu_no_scale = 1;
 
-/* Returns the address of the factor of row r. */
+/* Returns the address of the factor of row r; NULL: the row is not written. */
 INLINE const float *glu_scale(const void *scale, const int32_t *index, int64_t r)
 {
-    return scale ? (const float *)scale + index[r] : &glu_no_scale;
+    if (!scale)
+        return &glu_no_scale;
+    return index[r] < 0 ? NULL : (const float *)scale + index[r];
 }
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
@@ -334,7 +336,8 @@ INLINE void glu_rows(const ax_glu_args *a, ax_activation kind, int64_t lo, int64
         row.up = (const char *)a->up + skip;
         row.scale = glu_scale(a->scale, a->index, r);
         end = ax_min(hi, (r + 1) * a->cols);
-        glu_of(&row, kind, lo, end, type);
+        if (row.scale)
+            glu_of(&row, kind, lo, end, type);
     }
 }
 
@@ -351,6 +354,8 @@ INLINE void glu_grad_rows(const ax_glu_grad_args *a, ax_activation kind, int64_t
         float sums[W] = {0}, *dscale = a->dscale;
         row.dscale = dscale ? sums : NULL;
         end = ax_min(hi, (r + 1) * a->cols);
+        if (!row.scale)
+            continue;
         glu_grad_of(&row, kind, lo, end, type);
         for (int i = 1; i < W; i++)
             sums[0] += sums[i];
@@ -371,9 +376,12 @@ INLINE void combine_range(const ax_combine_args *a, int64_t lo, int64_t hi, vtyp
     for (int64_t i = lo; i < hi; i++)
         for (int64_t c = 0; c < a->cols; c += W) {
             const int64_t n = ax_min(W, a->cols - c);
-            vf sum = vset(0);
-            for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-                sum += vget(a->x, a->place[j] * a->cols + c, n, type);
+            vf sum = a->accumulate ? vget(a->y, i * a->cols + c, n, type) : vset(0);
+            for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+                const int64_t row = a->place[j] - a->first;
+                if (row >= 0 && row < a->rows)
+                    sum += vget(a->x, row * a->cols + c, n, type);
+            }
             vput(a->y, i * a->cols + c, n, type, sum);
         }
 }

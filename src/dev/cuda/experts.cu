@@ -229,7 +229,7 @@ __global__ void count_groups(ax_group_args a, int *starts)
     const int64_t first = (int64_t)blockIdx.x * SORTED;
     const int n = a.n - first < SORTED ? (int)(a.n - first) : SORTED;
     for (int i = threadIdx.x; i < n; i += blockDim.x)
-        own[i] = a.group[first + i];
+        own[i] = a.group[first + i] - (int)a.first;
     __syncthreads();
     for (int g = threadIdx.x; g < (int)a.groups; g += blockDim.x) {
         int mine = 0;
@@ -239,7 +239,8 @@ __global__ void count_groups(ax_group_args a, int *starts)
     }
 }
 
-/* Replaces values by their exclusive prefix sum. Runs as one thread block. */
+/* Replaces values by their exclusive prefix sum, and sets values[n] to the sum of all. Runs as one thread
+ * block. */
 __global__ void scan_groups(int *values, int64_t n)
 {
     __shared__ int sums[BLOCK];
@@ -257,21 +258,39 @@ __global__ void scan_groups(int *values, int64_t n)
         values[i] = before;
         before += value;
     }
+    if (threadIdx.x == BLOCK - 1)
+        values[n] = before;
 }
 
-/* Gives the choices of the thread block's part their rows; thread g those of group g, in order. */
+/* Sets bound number g of each round, for a group that begins at `row`. */
+__device__ inline void cut_rounds(const ax_group_args &a, int64_t g, int64_t row)
+{
+    for (int64_t i = 0; i < a.rounds; i++) {
+        const int64_t at = row - i * a.rows;
+        a.bounds[i * (a.groups + 1) + g] = (int32_t)(at < 0 ? 0 : at > a.rows ? a.rows : at);
+    }
+}
+
+/* Gives the choices of the thread block's part their rows; thread g those of group g, in order. Rows from
+ * `total` on have no choice. */
 __global__ void place_choices(ax_group_args a, const int *starts)
 {
     __shared__ int32_t own[SORTED];
-    const int64_t first = (int64_t)blockIdx.x * SORTED;
+    const int64_t first = (int64_t)blockIdx.x * SORTED, total = starts[a.groups * gridDim.x];
     const int n = a.n - first < SORTED ? (int)(a.n - first) : SORTED;
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        own[i] = a.group[first + i];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        own[i] = a.group[first + i] - (int)a.first;
+        if (own[i] < 0 || own[i] >= a.groups)
+            a.place[first + i] = -1;
+    }
+    for (int64_t r = total + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rounds * a.rows;
+         r += (int64_t)gridDim.x * blockDim.x)
+        a.source[r] = -1;
     __syncthreads();
     for (int g = threadIdx.x; g < (int)a.groups; g += blockDim.x) {
         int row = starts[(int64_t)g * gridDim.x + blockIdx.x];
         if (blockIdx.x == 0)
-            a.bounds[g] = row;
+            cut_rounds(a, g, row);
         for (int i = 0; i < n; i++)
             if (own[i] == g) {
                 a.source[row] = (int32_t)(first + i);
@@ -279,7 +298,7 @@ __global__ void place_choices(ax_group_args a, const int *starts)
             }
     }
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        a.bounds[a.groups] = (int32_t)a.n;
+        cut_rounds(a, a.groups, total);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -288,8 +307,9 @@ template <class T> struct dispatch {
     ax_dispatch_args a;
     template <int N> __device__ void run(int64_t at) const
     {
-        const int64_t r = at / a.cols, token = a.source[r] / a.top_k;
-        store<T, N>(a.y, at, load<T, N>(a.x, token * a.cols + at % a.cols));
+        const int64_t choice = a.source[at / a.cols];
+        if (choice >= 0)
+            store<T, N>(a.y, at, load<T, N>(a.x, choice / a.top_k * a.cols + at % a.cols));
     }
 };
 
@@ -300,8 +320,13 @@ template <class T> struct combine {
     {
         const int64_t i = at / a.cols, c = at % a.cols;
         pack<A, N> sum = {};
+        if (a.accumulate)
+            sum = read<T, A, N>(a.y, at);
         for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++) {
-            const pack<A, N> v = read<T, A, N>(a.x, a.place[j] * a.cols + c);
+            const int64_t row = a.place[j] - a.first;
+            if (row < 0 || row >= a.rows)
+                continue;
+            const pack<A, N> v = read<T, A, N>(a.x, row * a.cols + c);
 #pragma unroll
             for (int e = 0; e < N; e++)
                 sum.v[e] += v.v[e];
@@ -353,7 +378,7 @@ ax_status ax_cuda_group(ax_stream *stream, const void *args)
     const ax_group_args *a = (const ax_group_args *)args;
     const int64_t blocks = ax_max(ax_ceil_div(a->n, SORTED), 1);
     int *starts = (int *)ax_cuda_of(stream)->scratch;
-    AX_CHECK(a->groups * blocks <= ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *starts, AX_ERR_USAGE,
+    AX_CHECK(a->groups * blocks < ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *starts, AX_ERR_USAGE,
              "cuda: %lld choices of %lld groups are too many to sort: use smaller micro-batches",
              (long long)a->n, (long long)a->groups);
     AX_TRY(run(stream, count_groups, (unsigned)blocks, BLOCK, 0, *a, starts));
@@ -367,8 +392,7 @@ ax_status ax_cuda_dispatch(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         const int N = width<T>::value;
-        return each<N>(stream, a->n * a->top_k * a->cols, a->cols % N == 0 && aligned({a->x, a->y}),
-                       dispatch<T>{*a});
+        return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->y}), dispatch<T>{*a});
     });
 }
 

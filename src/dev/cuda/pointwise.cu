@@ -122,10 +122,10 @@ __device__ inline int64_t in_rows(int64_t i, int64_t cols, int64_t ld)
     return ld == cols ? i : i + i / cols * (ld - cols);
 }
 
-/* Returns the factor of the row of element i of a dense array. */
-template <class A, class ARGS> __device__ inline A scale_of(const ARGS &a, int64_t i)
+/* Returns the index of the factor of the row of element i of a dense array; 0 without factors. */
+template <class ARGS> __device__ inline int32_t index_of(const ARGS &a, int64_t i)
 {
-    return a.scale ? ((const A *)a.scale)[a.index[i / a.cols]] : (A)1;
+    return a.scale ? a.index[i / a.cols] : 0;
 }
 
 template <class T> struct glu {
@@ -134,7 +134,10 @@ template <class T> struct glu {
     template <int N> __device__ void run(int64_t i) const
     {
         const int64_t at = in_rows(i, a.cols, a.ld);
-        const A scale = scale_of<A>(a, i);
+        const int32_t index = index_of(a, i);
+        if (index < 0)
+            return;
+        const A scale = a.scale ? ((const A *)a.scale)[index] : (A)1;
         const points<T, N> f(a.kind, read<T, A, N>(a.gate, at));
         pack<A, N> v = read<T, A, N>(a.up, at);
 #pragma unroll
@@ -199,6 +202,8 @@ template <class T> __global__ void scaled_glu_back(scaled_call<T> s)
     typedef accum_t<T> A;
     const ax_glu_grad_args &a = s.a;
     const int64_t r = blockIdx.x;
+    if (a.index[r] < 0)
+        return;
     scaled_row<T> mine = {a, r, ((const A *)a.scale)[a.index[r]], (A)0};
     along_rows(s.wide, (const T *)a.gate + r * a.ld, a.cols, threadIdx.x, BLOCK, mine);
     const A sum = over_block<plus>(mine.sum, (A)0);

@@ -155,24 +155,43 @@ ax_status ref_route_grad(ax_stream *stream, const void *args)
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
+/* Returns true if choice c is of a group that is sorted. */
+static bool is_sorted(const ax_group_args *a, int64_t c)
+{
+    return a->group[c] >= a->first && a->group[c] < a->first + a->groups;
+}
+
+/* Makes the bounds of all rounds of those of all rows, which are where those of the first round belong. */
+static void cut_rounds(const ax_group_args *a)
+{
+    for (int64_t i = a->rounds - 1; i >= 0; i--)
+        for (int64_t g = 0; g <= a->groups; g++)
+            a->bounds[i * (a->groups + 1) + g] =
+                (int32_t)ax_max(ax_min(a->bounds[g] - i * a->rows, a->rows), 0);
+}
+
 ax_status ref_group(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_group_args *a = args;
     memset(a->bounds, 0, (size_t)(a->groups + 1) * sizeof *a->bounds);
     for (int64_t c = 0; c < a->n; c++)
-        a->bounds[a->group[c] + 1]++;
+        if (is_sorted(a, c))
+            a->bounds[a->group[c] - a->first + 1]++;
     for (int64_t g = 0; g < a->groups; g++)
         a->bounds[g + 1] += a->bounds[g];
+    for (int64_t r = 0; r < a->rounds * a->rows; r++)
+        a->source[r] = -1;
     /* bounds[g] counts up to the end of group g; then the entries move back by one. */
     for (int64_t c = 0; c < a->n; c++) {
-        int32_t row = a->bounds[a->group[c]]++;
-        a->source[row] = (int32_t)c;
-        a->place[c] = row;
+        a->place[c] = is_sorted(a, c) ? a->bounds[a->group[c] - a->first]++ : -1;
+        if (a->place[c] >= 0)
+            a->source[a->place[c]] = (int32_t)c;
     }
     for (int64_t g = a->groups; g > 0; g--)
         a->bounds[g] = a->bounds[g - 1];
     a->bounds[0] = 0;
+    cut_rounds(a);
     return AX_OK;
 }
 
@@ -181,9 +200,10 @@ ax_status ref_dispatch(ax_stream *stream, const void *args)
     (void)stream;
     const ax_dispatch_args *a = args;
     const size_t bytes = (size_t)a->cols * ax_dtype_size(a->dtype);
-    for (int64_t r = 0; r < a->n * a->top_k && bytes; r++)
-        memcpy((char *)a->y + (size_t)r * bytes,
-               (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
+    for (int64_t r = 0; r < a->rows && bytes; r++)
+        if (a->source[r] >= 0)
+            memcpy((char *)a->y + (size_t)r * bytes,
+                   (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
     return AX_OK;
 }
 
@@ -195,8 +215,13 @@ ax_status ref_combine(ax_stream *stream, const void *args)
     for (int64_t i = 0; i < a->n; i++)
         for (ref_blocks(a->cols, at, count)) {
             memset(sum, 0, sizeof sum);
+            if (a->accumulate)
+                ref_read(a->dtype, a->y, i * a->cols + at, count, sum);
             for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
-                ref_read(a->dtype, a->x, a->place[j] * a->cols + at, count, x);
+                const int64_t row = a->place[j] - a->first;
+                if (row < 0 || row >= a->rows)
+                    continue;
+                ref_read(a->dtype, a->x, row * a->cols + at, count, x);
                 for (int64_t c = 0; c < count; c++)
                     sum[c] += x[c];
             }

@@ -119,6 +119,8 @@ ax_status ref_glu(ax_stream *stream, const void *args)
     const ax_glu_args *a = args;
     double gate[REF_BLOCK], up[REF_BLOCK];
     for (int64_t r = 0; r < a->rows; r++) {
+        if (a->scale && a->index[r] < 0)
+            continue;
         const double scale = a->scale ? ax_load(ax_dtype_accum(a->dtype), a->scale, a->index[r]) : 1;
         for (ref_blocks(a->cols, at, count)) {
             ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
@@ -160,6 +162,8 @@ ax_status ref_glu_grad(ax_stream *stream, const void *args)
     const ax_dtype accum = ax_dtype_accum(a->dtype);
     for (int64_t r = 0; r < a->rows; r++) {
         double dscale = 0;
+        if (a->scale && a->index[r] < 0)
+            continue;
         for (ref_blocks(a->cols, at, count))
             dscale += glu_grad_block(a, r, at, count, a->scale ? ax_load(accum, a->scale, a->index[r]) : 1);
         if (a->dscale)

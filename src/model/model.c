@@ -7,7 +7,7 @@
 static ax_status check_experts(const ax_model_config *c)
 {
     const ax_model_experts *e = &c->experts;
-    if (!e->n && !ax_family_has(c->family, "model.experts"))
+    if (!e->n && !(c->family && ax_family_has(c->family, "model.experts")))
         return AX_OK;
     AX_CHECK(e->n > 0 && e->n <= AX_EXPERTS_MAX, AX_ERR_USAGE,
              "the number of experts, %lld, is out of range: it may be 1 to %d", (long long)e->n,

@@ -316,15 +316,15 @@ static void same_step(const char *a, const char *b, int64_t step)
     free(y);
 }
 
+#define EXPERTS "model.family=mixtral model.ffn=20 model.experts=3 moe.balance=0.5 moe.z_loss=0.1"
+
 /* The last step of a run is that of a run whose batch is exactly what is left: on one rank, and on grids with
  * ranks and micro-batches of padding alone. */
 static void last_step_is_exact(void **state)
 {
     (void)state;
     static const char *const kinds[] = {"data.loss=all", "data.pack=documents",
-                                        "data.goldfish.k=3 data.goldfish.window=2",
-                                        "model.family=mixtral model.ffn=20 model.experts=3 moe.balance=0.5 "
-                                        "moe.z_loss=0.1"},
+                                        "data.goldfish.k=3 data.goldfish.window=2", EXPERTS},
                              *const grids[] = {"train.micro_batch=8",
                                                "ranks=2 grid.data=2",
                                                "ranks=4 grid.data=4 zero=3",

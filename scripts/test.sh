@@ -29,8 +29,8 @@ threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collec
 # With sanitizers these run among the campaigns only. Whole training steps on the emulated GPU, and its files of plans: dev.backend,
 # dev.copy, dev.replay, dev.launches, engine.pipe, engine.offload and infer.generate run the plugin's code with sanitizers each
 # time. Jobs of the program: engine.pipe, mpi.collectives_*, mpi.steps and mpi.bench_pipe run pipelines and their messages,
-# mpi.bench_gemm and mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs.
-seldom='^(engine\.(cuda|links|links_absent|pipe_ahead)|train\.plans|dev\.(cudnn|plans)|mpi\.(pipe|bench_step)|scripts\.quickstart)$'
+# mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs.
+seldom='^(engine\.(cuda|links|links_absent|pipe_ahead)|train\.plans|dev\.(cudnn|plans)|mpi\.(pipe|bench_(step|gemm))|scripts\.quickstart)$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

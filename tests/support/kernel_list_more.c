@@ -477,8 +477,9 @@ bool kc_build_expand(kernel_case *c, int index)
     uint64_t *bits = RAW(bits, KC_IN, AX_I64, a->rows * ax_ceil_div(a->cols, 64), 0);
     int32_t *begin = RAW(begin, KC_IN, AX_I32, a->rows + 1, 0);
     const int64_t all = fill_mask(c, a->rows, a->cols, sparsity, 5 * (index % 2), bits, begin);
-    a->first = a->whole ? 0 : all / 5;
-    a->n = a->whole ? all : all / 2;
+    /* A part begins at the last number of padding after row 0, or anywhere. */
+    a->first = a->whole ? 0 : index % 2 && a->rows ? begin[1] - begin[0] - 1 : all / 5;
+    a->n = a->whole ? all : ax_min(all / 2, all - a->first);
     kc_name(c, " %dx%d to %s, 1/%d%s", (int)a->rows, (int)a->cols, ax_dtype_name(to), (int)sparsity,
             a->whole ? "" : " part");
     IN(x, c->dtype, a->n);

@@ -30,12 +30,14 @@ static bool next_word(position *p)
     return true;
 }
 
-/* Skips n kept elements. */
+/* Skips n kept elements: all that are left, if n is larger, because the vector has padding after a row. */
 static void skip(position *p, int64_t n)
 {
     for (int64_t kept; n >= (kept = __builtin_popcountll(p->left)); n -= kept)
-        if (!next_word(p))
+        if (!next_word(p)) {
+            p->left = 0;
             return;
+        }
     for (; n; n--)
         p->left &= p->left - 1;
 }

@@ -44,7 +44,8 @@ static void layers_equal_the_reference(void **state)
 }
 
 /* The bounds are those of grids on the host (test_equality.c): a device only adds another order of sums.
- * GPT-2's gradients of matrices are in bf16, too. */
+ * GPT-2's gradients of matrices are in bf16, too. In 16 bits two models choose other experts than in fp32,
+ * which changes more than roundings do; engine.equality runs them with the choices of fp32, on the host. */
 static void training_equals_the_reference(void **state)
 {
     enum { FEW = 3 };
@@ -59,7 +60,8 @@ static void training_equals_the_reference(void **state)
         got = eq_do(eq_serial((eq_model)m, "cuda", AX_F32, FEW));
         eq_assert_equal(&got, &want, 1e-5, 1e-4);
         eq_free(&got);
-        for (int fp16 = 0; fp16 < 2; fp16++) {
+        const bool chooses = m == EQ_MIXTRAL || m == EQ_SPARSE;
+        for (int fp16 = 0; fp16 < 2 && !chooses; fp16++) {
             ax_dtype compute = fp16 ? AX_F16 : AX_BF16;
             const bool narrow = m == EQ_GPT2 && !fp16;
             eq_gap gap = eq_rounding_gap((eq_model)m, "ref", compute, narrow, FEW);

@@ -28,9 +28,8 @@ static const ax_option options[] = {
     {"per-token", AX_OPT_BOOL, offsetof(args, per_token), "false",
      .help = "print the loss and the rank of each token of the targets; the likeliest token has rank 0"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "0", "[0, 65536]",
-     .help = "most rows that each rank along the grid axes data and z computes at a time; 0: as many as have "
-             "4096 "
-             "tokens together"},
+     .help = "most rows that each rank along the grid axes data and z computes at a time; 0: as many as "
+             "have 4096 tokens together"},
     MODEL_TEXT_OPTIONS(args, text),
     MODEL_DEVICE_OPTIONS(args, common),
 };
@@ -229,17 +228,15 @@ const cli_verb verb_recall = {
     .name = "recall",
     .summary = "count the documents that a model reproduces word for word",
     .details =
-        "Each document is cut into a prompt and a target, its last --tokens tokens. The target is recalled "
-        "if\n"
-        "greedy decoding (axonn generate --temperature 0) continues the prompt with exactly these tokens. "
-        "That\n"
-        "is so if each of them is the likeliest given the true text before it, so nothing is generated: one\n"
-        "forward pass answers, on any grid. Of equally likely tokens the one with the smaller id counts.\n"
-        "For each source: documents, those left out because they are too short, those recalled, the mean\n"
-        "number of tokens before the first wrong one (before error), the share of the targets' tokens that "
-        "are\n"
-        "the likeliest, and the mean loss of these tokens. --json prints a line for each document too.\n"
-        "A document of a token file ends with its end-of-text token, which counts like any other.",
+        "Each document is cut into a prompt and a target, its last --tokens tokens. The target is\n"
+        "recalled if greedy decoding (axonn generate --temperature 0) continues the prompt with exactly\n"
+        "these tokens. That is so if each of them is the likeliest given the true text before it, so\n"
+        "nothing is generated: one forward pass answers, on any grid. Of equally likely tokens the one\n"
+        "with the smaller id counts. For each source: documents, those left out because they are too\n"
+        "short, those recalled, the mean number of tokens before the first wrong one (before error), the\n"
+        "share of the targets' tokens that are the likeliest, and the mean loss of these tokens. --json\n"
+        "prints a line for each document too. A document of a token file ends with its end-of-text token,\n"
+        "which counts like any other.",
     .examples = "axonn recall runs/name --data passages.jsonl\n"
                 "axonn recall runs/name --data seen.tok unseen.tok --document-tokens 256 --tokens 50 --json\n"
                 "axonn recall runs/name --data seen.tok --prompt-tokens 32 --per-token --json",

@@ -145,8 +145,7 @@ ax_status ax_recall_check(const ax_excerpt *x, int64_t seq_len)
                   most = x->document ? ax_min(x->document, seq_len + 1) : seq_len + 1;
     AX_CHECK(x->target > 0 && prompt + x->target <= most, AX_ERR_USAGE,
              "a target of %lld token%s after a prompt of %lld does not fit into the %lld tokens that are "
-             "read of a "
-             "document: both have 1 token or more, and together at most these",
+             "read of a document: both have 1 token or more, and together at most these",
              (long long)x->target, x->target == 1 ? "" : "s", (long long)prompt, (long long)most);
     return AX_OK;
 }

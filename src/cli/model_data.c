@@ -40,6 +40,14 @@ ax_status model_data_check(const model_data *d, opened_model *m, ax_buf *errors)
     return AX_OK;
 }
 
+ax_status model_data_checked(ax_status status, ax_buf *errors)
+{
+    if (status == AX_OK && errors->size)
+        status = ax_fail(AX_ERR_USAGE, "%s", errors->data);
+    ax_buf_fini(errors);
+    return status;
+}
+
 ax_status model_data_follow(const opened_model *m, const model_text *text, ax_row_shape *shape, bool *bare)
 {
     ax_work *work;

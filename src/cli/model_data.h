@@ -46,6 +46,9 @@ typedef struct model_data {
 /* Uses the tokenizer of --tokenizer, if one is given, and checks that the sources can be read. Appends what
  * the user did wrong to `errors`, a line for each source. Not collective. */
 ax_status model_data_check(const model_data *data, opened_model *m, ax_buf *errors);
+/* Ends a check that has returned `status`: fails with AX_ERR_USAGE and all `errors`, if there are any, and
+ * releases them. */
+ax_status model_data_checked(ax_status status, ax_buf *errors);
 /* Sets *shape to the rows with which the run that wrote the model evaluates (ax_train_saved_shape), and
  * *bare. Rank 0 reads the checkpoint, which a run that still trains may remove. Collective. */
 ax_status model_data_follow(const opened_model *m, const model_text *text, ax_row_shape *shape, bool *bare);

@@ -143,11 +143,7 @@ static ax_status with_data(const void *raw, opened_model *m, ax_data *const *sou
 static ax_status check_data(const model_data *data, opened_model *m)
 {
     ax_buf errors = {0};
-    ax_status status = model_data_check(data, m, &errors);
-    if (status == AX_OK && errors.size)
-        status = ax_fail(AX_ERR_USAGE, "%s", errors.data);
-    ax_buf_fini(&errors);
-    return status;
+    return model_data_checked(model_data_check(data, m, &errors), &errors);
 }
 
 static bool reads_input(const void *raw)

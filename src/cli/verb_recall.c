@@ -196,10 +196,7 @@ static ax_status check(const args *a, const model_data *data, opened_model *m)
     if (status == AX_OK && ax_recall_check(&excerpt, ax_model_config_positions(&m->model.config)) != AX_OK)
         status = ax_buf_printf(&errors, "%s--tokens, --prompt-tokens, --document-tokens: %s",
                                errors.size ? "\n" : "", ax_error_message());
-    if (status == AX_OK && errors.size)
-        status = ax_fail(AX_ERR_USAGE, "%s", errors.data);
-    ax_buf_fini(&errors);
-    return status;
+    return model_data_checked(status, &errors);
 }
 
 static bool reads_input(const void *raw)

@@ -47,8 +47,7 @@ AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int6
 
 /* A GEMM of a step: all calls that differ only in the addresses of their operands. */
 typedef struct bench_gemm {
-    ax_gemm_args
-        args; /* its pointers are all NULL; of a grouped GEMM, the arguments that it shares with others */
+    ax_gemm_args args; /* its pointers are all NULL; of a grouped GEMM, what the two structs share */
     int64_t groups;    /* 0: a GEMM; above 0: a grouped GEMM of so many groups */
     int64_t stride;    /* of a grouped GEMM */
     bool bias;         /* true: args.bias was not NULL in the step */

@@ -2,6 +2,8 @@
  * resumed on other grids, and models of another family. */
 #include "train/run_test.h"
 
+#include <math.h>
+
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/"
 #define SHAPE "model.layers=2 model.hidden=24 model.vocab=61 model.seq_len=16 " OTHER_KEYS
 
@@ -37,6 +39,27 @@ static void runs_resume(void **state)
         run_expect(0, "done: step 1",
                    OTHER_KEYS "model.seq_len=16 model.from=run train.steps=1 run.dir=other");
         sh("cmp run/ckpt/step-8/config.json other/ckpt/step-1/config.json");
+    }
+}
+
+/* grid.expert is free: a checkpoint goes on with experts divided among other ranks, or undivided. The batch,
+ * and so the loss, is the same; sums of fp32 are added in another order. */
+static void runs_resume_with_experts_on_other_ranks(void **state)
+{
+    (void)state;
+    static const char *const grids[] = {"", "ranks=4 grid.data=4 grid.expert=2 ",
+                                        "ranks=4 grid.x=2 grid.data=2 grid.expert=2 zero=1 moe.room=1 "};
+    double loss[AX_COUNT(grids)];
+    const char *keys = SHAPE "optim.schedule=constant model.family=qwen3_moe model.heads=4 model.ffn=20 "
+                             "model.experts=4 train.micro_batch=1 ";
+    sh("rm -rf run other");
+    run_expect(0, NULL, "%sranks=4 grid.data=4 grid.expert=4 train.steps=2", keys);
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        run_expect(0, "after step 2", "%s%srun.dir=other train.resume=run/ckpt/step-2 train.steps=4", keys,
+                   grids[i]);
+        loss[i] = number_at("other", "loss", 4);
+        assert_true(fabs(loss[i] - loss[0]) < 1e-5);
+        sh("rm -rf other");
     }
 }
 
@@ -187,7 +210,8 @@ static void rows_follow_the_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_resume), cmocka_unit_test(shapes_come_from_a_file),
-        cmocka_unit_test(rows_follow_the_data), cmocka_unit_test(errors_are_reported_together)};
+        cmocka_unit_test(runs_resume), cmocka_unit_test(runs_resume_with_experts_on_other_ranks),
+        cmocka_unit_test(shapes_come_from_a_file), cmocka_unit_test(rows_follow_the_data),
+        cmocka_unit_test(errors_are_reported_together)};
     return cmocka_run_group_tests_name("train.families", tests, set_up, run_teardown);
 }

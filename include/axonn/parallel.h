@@ -98,22 +98,30 @@ AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
 
-typedef enum ax_step_kind { AX_STEP_GATHER, AX_STEP_SCATTER, AX_STEP_SLICE, AX_STEP_REDUCE } ax_step_kind;
+typedef enum ax_step_kind {
+    AX_STEP_GATHER,
+    AX_STEP_SCATTER,
+    AX_STEP_SLICE,
+    AX_STEP_REDUCE,
+    AX_STEP_MOVE
+} ax_step_kind;
 
 /* One step of a change of layout (ax_redistribution). GATHER (all-gather) ends the split of dim `dim` along
- * `axis`. SCATTER (reduce-scatter) and SLICE (no communication) split dim `dim` along `axis`. REDUCE is an
+ * `axis`. SCATTER (reduce-scatter) and SLICE (no communication) split dim `dim` along `axis`. MOVE
+ * (all-to-all) ends the split of dim `dim` along `axis`, and splits dim `to` along it. REDUCE is an
  * all-reduce along `axes`. */
 typedef struct ax_redistribution_step {
     ax_step_kind kind;
-    uint8_t dim;
+    uint8_t dim, to;
     ax_axis axis;
     ax_axisset axes;
     ax_layout after; /* the layout after the step */
 } ax_redistribution_step;
 
 /* The steps that change a tensor from one layout to another. Where the nesting of axes allows, slices and
- * scatters come before reductions, and reductions before gathers, because that communicates fewer bytes. Axes
- * of size 1 need no step. */
+ * scatters come before reductions, and reductions before moves and gathers, because that communicates fewer
+ * bytes. A move replaces a gather and a slice if an axis is the innermost one of its dim, and the next one
+ * that the target has on another dim. Axes of size 1 need no step. */
 typedef struct ax_redistribution {
     int n;
     ax_redistribution_step step[2 * AX_LAYOUT_AXES + 2];
@@ -123,11 +131,12 @@ typedef struct ax_redistribution {
  * partial in the layout of `tensor`. */
 AX_MUST_CHECK ax_status ax_redistribution_make(const ax_grid *grid, const ax_tensor *tensor,
                                                const ax_layout *target, ax_redistribution *out);
-/* Prints the steps: "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". Returns out. */
+/* Prints the steps: "reduce_scatter(d1@x) all_to_all(d2@y->d1) all_gather(d0@z)", or "nothing". Returns
+ * out. */
 char *ax_redistribution_print(const ax_grid *grid, const ax_redistribution *steps, char out[256]);
 /* Computes the bytes that the calling rank would send if all its collectives were ring algorithms.
- * All-gathers and reduce-scatters send each rank's part padded to the largest part in the group; the padding
- * counts. */
+ * All-gathers, reduce-scatters and all-to-alls send each rank's part padded to the largest part in the group,
+ * all-to-alls on both dims; the padding counts. */
 AX_MUST_CHECK ax_status ax_redistribution_bytes(const ax_grid *grid, const ax_tensor *tensor,
                                                 const ax_redistribution *steps, int64_t *out);
 

@@ -5,16 +5,21 @@
  * memory has room for padding the parts to the chunk. (Parts begin at such multiples if they are equal, or
  * if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into frame memory (ax_frame,
  * the activation memory), padded with zeros to the size of the largest part, or unpacked after the
- * collective, or both. */
+ * collective, or both. A move sends from the source in place if these things hold for the dim that it splits,
+ * and receives in place if they hold for the dim whose split it ends; the other of the two dims must have the
+ * extent of its largest part. */
 #include "parallel/transfer.h"
 
-/* A step with its communicator, message size and number of parts, one for each rank of the communicator. */
+#include <string.h>
+
+/* A step with its communicator, message size and number of parts, one for each rank of the communicator. The
+ * parts are those of dim `dim`. */
 typedef struct step_run {
     ax_ctx *ctx;
     ax_comm *comm;
     const ax_redistribution_step *step;
-    ax_wire wire;
-    int parts;
+    ax_wire wire; /* of other steps than moves */
+    int dim, parts;
 } step_run;
 
 /* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances between rows,
@@ -34,18 +39,18 @@ static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t co
     return ax_run_copy_box(ctx->stream, &args);
 }
 
-/* Computes the range of the step's dim that the rank with coordinate i along the step's axis holds of t: *n
+/* Computes the range of dim r->dim that the rank with coordinate i along the step's axis holds of t: *n
  * elements from *lo on, counted from element `base` of the dim. */
 static void part_range(const step_run *r, const ax_tensor *t, int i, int64_t base, int64_t *lo, int64_t *n)
 {
     int rank = ax_grid_peer(r->ctx->grid, r->step->axis, i);
-    ax_tensor_range(r->ctx->grid, t, r->step->dim, rank, lo, n);
+    ax_tensor_range(r->ctx->grid, t, r->dim, rank, lo, n);
     *lo -= base;
 }
 
 static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_t *n)
 {
-    ax_tensor_range(r->ctx->grid, t, r->step->dim, ax_grid_rank(r->ctx->grid), lo, n);
+    ax_tensor_range(r->ctx->grid, t, r->dim, ax_grid_rank(r->ctx->grid), lo, n);
 }
 
 /* Allocates frame memory for `count` packed elements. If `padded` is true, the packed parts leave gaps, so
@@ -60,27 +65,34 @@ static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 static step_run run_of(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
 {
     const ax_redistribution_step *step = &steps->step[k];
-    step_run r = {.ctx = ctx, .step = step, .parts = ax_grid_group_size(ctx->grid, step->axes)};
+    step_run r = {
+        .ctx = ctx, .step = step, .dim = step->dim, .parts = ax_grid_group_size(ctx->grid, step->axes)};
     ax_tensor after = *src;
     after.layout = step->after;
-    if (step->kind != AX_STEP_REDUCE)
+    if (step->kind != AX_STEP_REDUCE && step->kind != AX_STEP_MOVE)
         r.wire = ax_wire_make(ctx->grid, step->kind == AX_STEP_GATHER ? src : &after, step->dim, step->axis);
     return r;
 }
 
-/* Returns true if all dims before the step's dim have extent 1 and each part i of `whole` begins at i · chunk
- * (an empty part: at the end), so that parts need no packing, except to pad them. `fine` is the tensor with
- * the step's dim already split along the step's axis, `whole` the tensor without this split. */
-static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
+/* Returns true if each part i of `whole` begins at i · chunk (an empty part: at the end). `fine` is the
+ * tensor with dim r->dim already split along the step's axis, `whole` the tensor without this split. */
+static bool at_chunks(const step_run *r, const ax_tensor *fine, const ax_tensor *whole, int64_t chunk)
 {
     int64_t lo, n, base, all;
+    bool placed = true;
     own_range(r, whole, &base, &all);
-    bool placed = r->wire.lead == 1;
     for (int i = 0; i < r->parts && placed; i++) {
         part_range(r, fine, i, base, &lo, &n);
-        placed = lo == ax_min(i * r->wire.chunk, all);
+        placed = lo == ax_min(i * chunk, all);
     }
     return placed;
+}
+
+/* Returns true if all dims before the step's dim have extent 1 and the parts are at_chunks, so that parts
+ * need no packing, except to pad them. */
+static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
+{
+    return r->wire.lead == 1 && at_chunks(r, fine, whole, r->wire.chunk);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
@@ -100,6 +112,8 @@ static int64_t room(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax
 {
     ax_tensor from = source_of(steps, k, src);
     step_run r = run_of(ctx, steps, k, &from);
+    if (r.step->kind == AX_STEP_MOVE)
+        return r.parts * ax_move_wire_make(ctx->grid, &from, r.step).count;
     if (r.step->kind != AX_STEP_GATHER && r.step->kind != AX_STEP_SCATTER)
         return 0;
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
@@ -217,6 +231,99 @@ static ax_status run_scatter(const step_run *r, ax_transfer *t, const ax_tensor 
     return ax_reduce_scatter(r->comm, r->ctx->stream, send, recv, w->count, dtype, AX_SUM, &t->work);
 }
 
+/* What a move sends (if `sends`) or receives: parts of `whole` along dim run.dim, the dim that the move
+ * splits or whose split it ends. `fine` is the other of the move's two tensors, in which dim run.dim is
+ * split. */
+typedef struct move_side {
+    step_run run;
+    bool sends;
+    const ax_tensor *whole, *fine;
+    ax_move_wire wire;
+    int64_t n[AX_MAX_DIMS]; /* local extents of `whole`; dims that it lacks have extent 1 */
+} move_side;
+
+static move_side side_of(const step_run *r, const ax_tensor *from, const ax_tensor *made, bool sends)
+{
+    move_side m = {.run = *r,
+                   .sends = sends,
+                   .whole = sends ? from : made,
+                   .fine = sends ? made : from,
+                   .wire = ax_move_wire_make(r->ctx->grid, from, r->step)};
+    m.run.dim = sends ? r->step->to : r->step->dim;
+    for (int d = 0; d < AX_MAX_DIMS; d++)
+        m.n[d] = d < from->ndim ? ax_tensor_extent(r->ctx->grid, m.whole, d) : 1;
+    return m;
+}
+
+/* Returns true if the parts have gaps where they are padded. */
+static bool is_padded(const move_side *m)
+{
+    bool padded = false;
+    for (int d = 0; d < AX_MAX_DIMS; d++)
+        padded |= m->n[d] != (d == m->run.dim ? m->run.parts : 1) * m->wire.n[d];
+    return padded;
+}
+
+/* Returns true if the parts need no packing, except to pad the last ones at their end. */
+static bool moves_in_place(const move_side *m)
+{
+    const int split = m->run.dim;
+    bool placed = at_chunks(&m->run, m->fine, m->whole, m->wire.n[split]);
+    for (int d = 0; d < AX_MAX_DIMS; d++)
+        placed &= d == split || (m->n[d] == m->wire.n[d] && (d > split || m->n[d] == 1));
+    return placed;
+}
+
+/* Returns the array's strides. */
+static void strides_of(const int64_t n[AX_MAX_DIMS], int64_t out[AX_MAX_DIMS])
+{
+    out[AX_MAX_DIMS - 1] = 1;
+    for (int d = AX_MAX_DIMS - 2; d >= 0; d--)
+        out[d] = out[d + 1] * n[d + 1];
+}
+
+/* Copies all parts between the tensor m->whole and their packed form. */
+static ax_status copy_parts(const move_side *m, void *packed)
+{
+    const int split = m->run.dim;
+    const int64_t size = (int64_t)ax_dtype_size(m->whole->dtype);
+    int64_t lo, base, all, stride[AX_MAX_DIMS], packed_stride[AX_MAX_DIMS];
+    strides_of(m->n, stride);
+    strides_of(m->wire.n, packed_stride);
+    own_range(&m->run, m->whole, &base, &all);
+    for (int i = 0; i < m->run.parts; i++) {
+        ax_copy_box_args args = {.dtype = m->whole->dtype};
+        memcpy(args.n, m->n, sizeof m->n);
+        part_range(&m->run, m->fine, i, base, &lo, &args.n[split]);
+        char *part = (char *)m->whole->data + lo * stride[split] * size,
+             *at = (char *)packed + i * m->wire.count * size;
+        memcpy(args.x_stride, m->sends ? stride : packed_stride, sizeof stride);
+        memcpy(args.y_stride, m->sends ? packed_stride : stride, sizeof stride);
+        args.x = m->sends ? part : at;
+        args.y = m->sends ? at : part;
+        if (args.n[0] * args.n[1] * args.n[2] * args.n[3] > 0)
+            AX_TRY(ax_run_copy_box(m->run.ctx->stream, &args));
+    }
+    return AX_OK;
+}
+
+static ax_status run_move(const step_run *r, ax_transfer *t, const ax_tensor *src)
+{
+    const move_side out = side_of(r, src, &t->now, true), in = side_of(r, src, &t->now, false);
+    const int64_t count = out.wire.count;
+    void *send = src->data, *recv = t->now.data;
+    bool padded = is_padded(&out);
+    if (!moves_in_place(&out) || (padded && !t->roomy)) {
+        AX_TRY(staging(t, r->parts * count, padded, &send));
+        AX_TRY(copy_parts(&out, send));
+    }
+    if (!moves_in_place(&in)) {
+        AX_TRY(staging(t, r->parts * count, false, &recv));
+        t->staged = recv;
+    }
+    return ax_all_to_all(r->comm, r->ctx->stream, send, recv, count, src->dtype, &t->work);
+}
+
 static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_tensor *dst)
 {
     const ax_wire *w = &r->wire;
@@ -243,7 +350,9 @@ static ax_status start_step(ax_transfer *t)
     AX_TRY(memory_for(t, k, &t->now.data));
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
-    AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
+    AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src)
+           : r.step->kind == AX_STEP_MOVE ? run_move(&r, t, &src)
+                                          : run_scatter(&r, t, &src));
     t->roomy = true; /* memory_for has included room for all that the next step sends */
     return AX_OK;
 }
@@ -262,6 +371,10 @@ static ax_status end_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_SCATTER)
         AX_TRY(copy_rows(r.ctx, dtype, w->lead, whole * w->inner, t->staged, 0, w->chunk * w->inner,
                          t->now.data, 0, whole * w->inner));
+    if (r.step->kind == AX_STEP_MOVE) {
+        const move_side in = side_of(&r, &t->before, &t->now, false);
+        AX_TRY(copy_parts(&in, t->staged));
+    }
     for (int i = 0; i < r.parts && r.step->kind == AX_STEP_GATHER; i++) {
         part_range(&r, &t->before, i, base, &lo, &n);
         AX_TRY(copy_rows(r.ctx, dtype, w->lead, n * w->inner, t->staged, i * w->count, w->chunk * w->inner,

@@ -17,6 +17,16 @@ typedef struct ax_wire {
  * split along `axis`: the result of a scatter, or the source of a gather. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
+/* What a rank sends to each rank in a move (all-to-all): an array of the extents n, padded to the largest
+ * part on both dims of the move; count: its elements. Dims that the tensor lacks have extent 1. */
+typedef struct ax_move_wire {
+    int64_t n[AX_MAX_DIMS], count;
+} ax_move_wire;
+
+/* Computes the message size of the move `step` of a tensor `from`. */
+ax_move_wire ax_move_wire_make(const ax_grid *grid, const ax_tensor *from,
+                               const ax_redistribution_step *step);
+
 /* A redistribution in flight. The caller provides the struct, which must not move until the redistribution is
  * done. */
 typedef struct ax_transfer {

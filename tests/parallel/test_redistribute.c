@@ -6,6 +6,7 @@
 #include "support/sampled.h"
 
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,8 @@ typedef struct test_case {
 
 enum { FACTORINGS = 2 };
 
-/* A random layout: each axis splits a random dim, splits none, or, if it is in `partial`, is partial. If x
- * has factors, those of one of its factorings sometimes replace it. */
+/* A random layout: each axis splits a random dim, splits none, or, if it is in `partial`, is partial. If the
+ * grid has factorings, the factors of one of them sometimes replace their axis. */
 static ax_layout random_layout(const ax_grid *grid, uint64_t *state, int ndim, ax_axisset partial,
                                int factorings)
 {
@@ -33,7 +34,7 @@ static ax_layout random_layout(const ax_grid *grid, uint64_t *state, int ndim, a
     int n = AX_AXES_STANDARD, by = random_below(state, factorings + 1);
     if (by) {
         ax_factoring f = ax_grid_factoring(grid, by - 1);
-        order[0] = f.major;
+        order[f.axis] = f.major;
         order[n++] = f.minor;
     }
     for (int i = n - 1; i > 0; i--) {
@@ -56,6 +57,19 @@ static ax_layout random_layout(const ax_grid *grid, uint64_t *state, int ndim, a
     return layout;
 }
 
+/* A layout from which one move leads to `layout`, or `layout` itself: the innermost axis of a random dim
+ * becomes the innermost axis of another. */
+static ax_layout one_move_from(ax_layout layout, uint64_t *state, int ndim)
+{
+    ax_axes *from = &layout.dim[random_below(state, ndim)], *to = &layout.dim[random_below(state, ndim)];
+    if (from == to || !from->n)
+        return layout;
+    to->a[to->n++] = from->a[--from->n];
+    from->fine = (uint8_t)(from->fine - (from->fine > 0));
+    to->fine = (uint8_t)(to->fine + (to->fine > 0 || random_below(state, 3) == 0));
+    return layout;
+}
+
 static test_case random_case(const ax_grid *grid, uint64_t *state, int factorings)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
@@ -72,7 +86,8 @@ static test_case random_case(const ax_grid *grid, uint64_t *state, int factoring
     ax_layout layout = random_layout(grid, state, ndim, all, factorings);
     test_case c = {
         .src = ax_tensor_make(dtypes[random_below(state, AX_COUNT(dtypes))], ndim, dim, unit, &layout)};
-    c.target = random_layout(grid, state, ndim, layout.partial, factorings);
+    c.target = random_below(state, 4) ? random_layout(grid, state, ndim, layout.partial, factorings)
+                                      : one_move_from(layout, state, ndim);
     c.src.align = random_below(state, 3) ? 0 : ROW;
     return c;
 }
@@ -203,6 +218,37 @@ static ax_status holds_oracle(ax_ctx *ctx, const ax_tensor *t, ax_axisset partia
     return AX_OK;
 }
 
+/* Computes the bytes that this rank would send if gathers first removed all axes of src that the target does
+ * not have at the same place. */
+static ax_status bytes_of_gathers(const ax_grid *grid, const ax_tensor *src, const ax_layout *target,
+                                  int64_t *out)
+{
+    ax_layout whole = ax_layout_effective(grid, &src->layout, src->ndim),
+              to = ax_layout_effective(grid, target, src->ndim);
+    for (int d = 0; d < src->ndim; d++) {
+        ax_axes *axes = &whole.dim[d];
+        const ax_axes *want = &to.dim[d];
+        int n = axes->n, units = n - axes->fine, want_units = want->n - want->fine, same = 0;
+        while (same < ax_min(n, want->n) && axes->a[same] == want->a[same] &&
+               (same < units) == (same < want_units))
+            same++;
+        axes->n = (uint8_t)same;
+        axes->fine = (uint8_t)ax_max(same - units, 0);
+    }
+    ax_redistribution gathers, rest;
+    ax_tensor mid = *src;
+    int64_t bytes;
+    mid.layout = whole;
+    AX_TRY(ax_redistribution_make(grid, src, &whole, &gathers));
+    AX_TRY(ax_redistribution_make(grid, &mid, target, &rest));
+    AX_TRY(ax_redistribution_bytes(grid, src, &gathers, &bytes));
+    AX_TRY(ax_redistribution_bytes(grid, &mid, &rest, out));
+    *out += bytes;
+    return AX_OK;
+}
+
+static atomic_int moves; /* number of moves in the plans of rank 0 */
+
 static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
 {
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
@@ -215,8 +261,15 @@ static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
         AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)ax_tensor_bytes(ctx->grid, &src)));
     ax_redistribution steps;
     AX_TRY(ax_redistribution_make(ctx->grid, &src, &c->target, &steps));
-    int64_t planned, before = traffic(ctx->grid);
+    for (int i = 0; i < steps.n; i++)
+        moves += ax_grid_rank(ctx->grid) == 0 && steps.step[i].kind == AX_STEP_MOVE;
+    int64_t planned, gathered, before = traffic(ctx->grid);
     AX_TRY(ax_redistribution_bytes(ctx->grid, &src, &steps, &planned));
+    AX_TRY(bytes_of_gathers(ctx->grid, &src, &c->target, &gathered));
+    /* Rank 0 has the largest part. Where partial sums are reduced before gathers, an order with them may be
+     * better. */
+    EXPECT(ax_grid_rank(ctx->grid) || ax_grid_effective(ctx->grid, src.layout.partial) ||
+           planned <= gathered);
     AX_TRY(ax_settle(frame, &src, &c->target, &dst));
     int64_t travelled = traffic(ctx->grid) - before;
     AX_CHECK(travelled == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
@@ -244,10 +297,10 @@ static ax_status cases_on(ax_comm *world, const world_case *w)
     ax_ctx *ctx;
     ax_frame *frame = NULL;
     AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, AX_F32, 1, &ctx));
-    int n = 0, factoring;
+    int n = ax_grid_experts(ctx->grid) != NULL, factoring;
     ax_status status = AX_OK;
-    for (; n < FACTORINGS && w->kv[n] && status == AX_OK; n++)
-        status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, w->kv[n], &factoring);
+    for (int i = 0; i < FACTORINGS && w->kv[i] && status == AX_OK; i++, n++)
+        status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, w->kv[i], &factoring);
     if (status == AX_OK)
         status = ax_frame_create(ctx, (size_t)1 << 18, &frame);
     for (int i = 0; i < CASES && status == AX_OK; i += one_of(1, 3)) {
@@ -279,13 +332,20 @@ static const ax_grid_size grids[] = {
     {{1, 2, 2, 1, 2}}, {{4, 1, 1, 1, 2}}, {{1, 1, 2, 4, 1}}, {{8, 1, 1, 1, 1}},
 };
 
-/* Layouts with the factors of x. */
-static const world_case factored[] = {
-    {.grid = {{4, 1, 1, 1, 1}}, .kv = {2}},    {.grid = {{4, 2, 1, 1, 1}}, .kv = {2}},
-    {.grid = {{6, 1, 1, 1, 1}}, .kv = {3}},    {.grid = {{6, 1, 1, 1, 1}}, .kv = {2}},
-    {.grid = {{4, 1, 1, 1, 2}}, .kv = {2}},    {.grid = {{8, 1, 1, 1, 1}}, .kv = {4}},
-    {.grid = {{8, 1, 1, 1, 1}}, .kv = {2, 4}}, {.grid = {{8, 1, 1, 1, 1}}, .kv = {4, 2}},
-    {.grid = {{4, 2, 1, 1, 1}}, .kv = {2, 1}}};
+/* Layouts with the factors of x and of data. */
+static const world_case factored[] = {{.grid = {{4, 1, 1, 1, 1}}, .kv = {2}},
+                                      {.grid = {{4, 2, 1, 1, 1}}, .kv = {2}},
+                                      {.grid = {{6, 1, 1, 1, 1}}, .kv = {3}},
+                                      {.grid = {{6, 1, 1, 1, 1}}, .kv = {2}},
+                                      {.grid = {{4, 1, 1, 1, 2}}, .kv = {2}},
+                                      {.grid = {{8, 1, 1, 1, 1}}, .kv = {4}},
+                                      {.grid = {{8, 1, 1, 1, 1}}, .kv = {2, 4}},
+                                      {.grid = {{8, 1, 1, 1, 1}}, .kv = {4, 2}},
+                                      {.grid = {{4, 2, 1, 1, 1}}, .kv = {2, 1}},
+                                      {.grid = {{1, 1, 1, 1, 4, 2}}},
+                                      {.grid = {{1, 1, 1, 1, 6, 3}}},
+                                      {.grid = {{2, 1, 1, 1, 4, 2}}},
+                                      {.grid = {{1, 1, 1, 1, 8, 4}}}};
 
 static void on_all_grids(const char *device, bool lazy)
 {
@@ -299,6 +359,7 @@ static void on_all_grids(const char *device, bool lazy)
         w.lazy = lazy;
         assert_ranks(grid_ranks(w.grid), random_cases, &w);
     }
+    assert_true(moves > 0);
 }
 
 static void random_redistributions_are_right_on_ref(void **state)
@@ -351,7 +412,17 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
     AX_TRY(plan_reads(grid, "o@x/z, i", "o@x, i", "all_gather(d0@z)"));
     AX_TRY(plan_reads(grid, "o@x, i@y +z", "o@x/z, i@y", "reduce_scatter(d0@z)"));
     AX_TRY(plan_reads(grid, "b@z, d@x", "b@z, d@y", "all_gather(d1@x) slice(d1@y)"));
-    AX_TRY(plan_reads(grid, "b@x, d", "b, d@x", "all_gather(d0@x) slice(d1@x)"));
+    AX_TRY(plan_reads(grid, "b@x, d", "b, d@x", "all_to_all(d0@x->d1)"));
+    AX_TRY(plan_reads(grid, "e, b@z.x, d", "e@x, b@z, d@y", "slice(d2@y) all_to_all(d1@x->d0)"));
+    AX_TRY(plan_reads(grid, "e, b@x.y, d", "e@y.x, b, d", "all_to_all(d1@y->d0) all_to_all(d1@x->d0)"));
+    /* An axis moves only from the inner end of its dim, and to the end of another. */
+    AX_TRY(plan_reads(grid, "e, b@x.z, d", "e@x, b, d", "all_gather(d1@z) all_to_all(d1@x->d0)"));
+    AX_TRY(plan_reads(grid, "e@y, b@x, d", "e@x, b, d", "all_gather(d0@y) all_to_all(d1@x->d0)"));
+    AX_TRY(
+        plan_reads(grid, "e@y, b@x, d", "e@x, b@y, d", "all_gather(d0@y) all_to_all(d1@x->d0) slice(d1@y)"));
+    AX_TRY(plan_reads(grid, "o@x/z, i", "o@x, i@/z", "all_to_all(d0@z->d1)"));
+    /* Moves come before gathers, which enlarge what later steps send. */
+    AX_TRY(plan_reads(grid, "b@z, t@x, d", "b, t, d@x", "all_to_all(d1@x->d2) all_gather(d0@z)"));
     /* Steps that shrink the data come first: slice, scatter, all-reduce, then gather. */
     AX_TRY(plan_reads(grid, "b, d@y +x.z", "b@x, d +z", "reduce_scatter(d0@x) all_gather(d1@y)"));
     AX_TRY(plan_reads(grid, "b, t, d@y +x", "b@z, t, d", "slice(d0@z) all_reduce(x) all_gather(d2@y)"));
@@ -382,15 +453,138 @@ static ax_status plans_of_factors(ax_comm *world, void *arg)
     /* A tensor that is partial along one factor of x only cannot be scattered along x. */
     AX_TRY(
         plan_reads(grid, "b, d@x.kv +x.rep", "b@x, d", "all_reduce(x.rep) all_gather(d1@x.kv) slice(d0@x)"));
+    /* A factor moves alone, but an axis does not move as its factors. */
+    AX_TRY(plan_reads(grid, "e, b@x.kv.x.rep", "e@x.rep, b@x.kv", "all_to_all(d1@x.rep->d0)"));
+    AX_TRY(plan_reads(grid, "e, b@x", "e@x.kv, b", "all_gather(d1@x) slice(d0@x.kv)"));
     ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+/* A gather comes before a move if it is followed by a slice that makes the data smaller than before both. */
+static ax_status plans_of_16_ranks(void)
+{
+    ax_comm *world;
+    ax_grid *grid;
+    AX_TRY(ax_comm_dry_create(0, 16, &world));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{2, 2, 4, 1, 1}}, &grid));
+    AX_TRY(
+        plan_reads(grid, "b@x, t@y, d", "b@z, t, d@y", "all_gather(d0@x) slice(d0@z) all_to_all(d1@y->d2)"));
+    AX_TRY(
+        plan_reads(grid, "b@z, t@y, d", "b@x, t, d@y", "all_to_all(d1@y->d2) all_gather(d0@z) slice(d0@x)"));
+    ax_grid_destroy(&grid);
+    ax_comm_destroy(&world);
     return AX_OK;
 }
 
 static void plans_have_the_expected_steps(void **state)
 {
     (void)state;
+    assert_int_equal(plans_of_16_ranks(), AX_OK);
     assert_ranks(8, plans_as_text, NULL);
     assert_ranks(8, plans_of_factors, NULL);
+}
+
+/* ---- bytes and memory of moves ------------------------------------------------------------------- */
+
+/* A move from layout `from` to layout `to`, and what a gather needs: the layout `from` without the axis. */
+typedef struct move_case {
+    const char *from, *to, *whole;
+    int64_t dim[AX_MAX_DIMS], sent, gathered; /* elements that each rank sends */
+} move_case;
+
+/* The grid has z = 2 and data = 4 ranks. A rank's part of the first tensor has 8·2·3·5 = 240 elements: moved,
+ * 3 of 4 parts of it are sent, gathered, all of it 3 times. Of the second, parts of 6 by 1: padded to 8 by 1
+ * for the move. Of the third, the ranks along data have 3, 2, 2 and 2 of 9 along dim 0, and 2, 1, 1 and 1 of
+ * 5 along dim 1: 4 messages of 3 by 2 in place of parts of 3 by 5. */
+static const move_case move_cases[] = {
+    {"e, b@z.data, c, d", "e@data, b@z, c, d", "e, b@z, c, d", {8, 16, 3, 5}, 240 * 3 / 4, 240 * 3},
+    {"e, b@z.data, c, d", "e@data, b@z, c, d", "e, b@z, c, d", {6, 7, 3, 5}, 120 * 3 / 4, 90 * 3},
+    {"b@data, d", "b, d@data", "b, d", {9, 5}, 24 * 3 / 4, 15 * 3},
+};
+
+static ax_status sends_these(const ax_grid *grid, const move_case *c)
+{
+    ax_layout from, to[2];
+    int ndim;
+    AX_TRY(ax_layout_parse(grid, c->from, &ndim, &from));
+    AX_TRY(ax_layout_parse(grid, c->to, &ndim, &to[0]));
+    AX_TRY(ax_layout_parse(grid, c->whole, &ndim, &to[1]));
+    ax_tensor t = ax_tensor_make(AX_F32, ndim, c->dim, NULL, &from);
+    for (int i = 0; i < 2; i++) {
+        ax_redistribution steps;
+        int64_t bytes, want = 4 * (i ? c->gathered : c->sent);
+        AX_TRY(ax_redistribution_make(grid, &t, &to[i], &steps));
+        AX_TRY(ax_redistribution_bytes(grid, &t, &steps, &bytes));
+        EXPECT(steps.n == 1 && steps.step[0].kind == (i ? AX_STEP_GATHER : AX_STEP_MOVE));
+        AX_CHECK(bytes == want, AX_ERR_INTERNAL, "[%s] -> [%s] sends %lld bytes, not %lld", c->from,
+                 i ? c->whole : c->to, (long long)bytes, (long long)want);
+    }
+    return AX_OK;
+}
+
+static ax_status moves_send_these(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{1, 1, 2, 1, 4}}, &grid));
+    for (size_t i = 0; i < AX_COUNT(move_cases); i++)
+        if (ax_grid_coord(grid, ax_grid_rank(grid), AX_Z) == 0)
+            AX_TRY(sends_these(grid, &move_cases[i]));
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+static void moves_send_one_part_where_gathers_send_all(void **state)
+{
+    (void)state;
+    assert_ranks(8, moves_send_these, NULL);
+}
+
+/* Moves between tensors of which each rank has a part of S bytes, and how many arrays of S bytes are in the
+ * frame then: source and result, one if what is sent must be packed, and one if what is received must be
+ * unpacked. */
+static const struct {
+    const char *from, *to;
+    int64_t dim[3], arrays;
+} in_place_cases[] = {
+    {"e, b@x, d", "e@x, b, d", {4, 4, 1024}, 3}, /* sent in place */
+    {"b@x, e, d", "b, e@x, d", {4, 4, 1024}, 3}, /* received in place */
+    {"b@x, e, d", "b, e@x, d", {2, 4, 2048}, 2}, /* both: a rank has one row of each of two ranks */
+    {"t, b@x, d", "t, b, d@x", {4, 4, 1024}, 4}, /* neither */
+    {"t, b@x, d", "t, b, d@x", {1, 4, 4096}, 3}, /* received in place: the first dim has extent 1 */
+    {"t, b@x, d", "t, b, d@x", {1, 2, 8192}, 2},
+};
+
+static ax_status takes_these(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_ctx *ctx;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){{2, 1, 1, 1, 1}}, "ref", 1, AX_F32, 1, &ctx));
+    for (size_t i = 0; i < AX_COUNT(in_place_cases); i++) {
+        ax_frame *frame;
+        ax_layout from, to;
+        int ndim;
+        AX_TRY(ax_layout_parse(ctx->grid, in_place_cases[i].from, &ndim, &from));
+        AX_TRY(ax_layout_parse(ctx->grid, in_place_cases[i].to, &ndim, &to));
+        ax_tensor like = ax_tensor_make(AX_F32, ndim, in_place_cases[i].dim, NULL, &from), src, dst;
+        AX_TRY(ax_frame_create(ctx, (size_t)1 << 18, &frame));
+        AX_TRY(ax_frame_begin(frame, "move", AX_MODE_EVAL, NULL));
+        AX_TRY(ax_frame_alloc(frame, &like, &src));
+        memset(src.data, 0, 1 << 15);
+        AX_TRY(ax_settle(frame, &src, &to, &dst));
+        AX_CHECK(ax_frame_high_water(frame) == (size_t)in_place_cases[i].arrays << 15, AX_ERR_INTERNAL,
+                 "[%s] -> [%s] takes %zu bytes", in_place_cases[i].from, in_place_cases[i].to,
+                 ax_frame_high_water(frame));
+        ax_frame_destroy(&frame);
+    }
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void moves_pack_only_what_they_must(void **state)
+{
+    (void)state;
+    assert_ranks(2, takes_these, NULL);
 }
 
 /* ---- memory of a planned frame during a transfer ------------------------------------------------- */
@@ -460,6 +654,8 @@ int main(void)
         cmocka_unit_test(random_redistributions_are_right_on_ref),
         cmocka_unit_test(random_redistributions_are_right_on_check),
         cmocka_unit_test(random_redistributions_wait_for_their_data),
+        cmocka_unit_test(moves_send_one_part_where_gathers_send_all),
+        cmocka_unit_test(moves_pack_only_what_they_must),
         cmocka_unit_test(memory_of_a_transfer_stays_allocated_until_its_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

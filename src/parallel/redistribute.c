@@ -131,9 +131,18 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_redistribution *steps, int k,
     return in_place(&r, &from, &made);
 }
 
+/* Returns the number of elements that the first step from step k on that is no all-reduce sends: from the
+ * same memory as step k, because all-reduces work in place. 0 if there is no such step. */
+static int64_t room_to_send(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
+{
+    while (k < steps->n && steps->step[k].kind == AX_STEP_REDUCE)
+        k++;
+    return k < steps->n ? room(ctx, steps, k, src, true) : 0;
+}
+
 /* Returns the number of elements of memory for the result of step k: enough for all that step k receives and
- * for all that step k + 1 sends, padding included. If steps k - 1 and k are gathers and step k runs in place,
- * the result of step k - 1 lies in this memory too. */
+ * for all that later steps send from it, padding included. If steps k - 1 and k are gathers and step k runs
+ * in place, the result of step k - 1 lies in this memory too. */
 static int64_t room_made(ax_ctx *ctx, const ax_redistribution *steps, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -142,7 +151,7 @@ static int64_t room_made(ax_ctx *ctx, const ax_redistribution *steps, int k, con
     if (k > 0 && steps->step[k - 1].kind == AX_STEP_GATHER && gathers_in_place(ctx, steps, k, src))
         count = ax_max(count, room(ctx, steps, k, src, false) - room(ctx, steps, k, src, true) +
                                   room_made(ctx, steps, k - 1, src));
-    return k + 1 < steps->n ? ax_max(count, room(ctx, steps, k + 1, src, true)) : count;
+    return ax_max(count, room_to_send(ctx, steps, k + 1, src));
 }
 
 /* Returns the index of the last step that is not an all-reduce, or -1. All-reduces work in place, so this
@@ -157,8 +166,7 @@ static int last_producer(const ax_redistribution *steps)
 
 int64_t ax_redistribution_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps)
 {
-    int64_t count = ax_tensor_count(ctx->grid, src);
-    return steps->n ? ax_max(count, room(ctx, steps, 0, src, true)) : count;
+    return ax_max(ax_tensor_count(ctx->grid, src), room_to_send(ctx, steps, 0, src));
 }
 
 int64_t ax_redistribution_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps)

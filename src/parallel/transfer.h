@@ -49,10 +49,10 @@ typedef struct ax_transfer {
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
 /* ax_redistribution_room_sent returns the number of elements of memory that src must have to hold all that
- * the first step sends. ax_redistribution_room_received returns the number of elements of memory that the
- * result must have to hold all that the steps receive in it. Both include the padding of each rank's part to
- * the largest part. With this memory, gathers and scatters need no other buffers if they can run in place
- * (redistribute.c). */
+ * the first step sends that is no all-reduce. ax_redistribution_room_received returns the number of elements
+ * of memory that the result must have to hold all that the steps receive in it. Both include the padding of
+ * each rank's part to the largest part. With this memory, gathers and scatters need no other buffers if they
+ * can run in place (redistribute.c). */
 int64_t ax_redistribution_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps);
 int64_t ax_redistribution_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_redistribution *steps);
 

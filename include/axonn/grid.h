@@ -215,6 +215,8 @@ typedef struct ax_parallel {
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
     size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
+    bool keep_results;   /* what is computed again in backward takes the results of collectives of
+                            activations from forward; false: it communicates again */
     double expert_room;  /* if experts are divided among ranks: rows for which a rank has memory, in units of
                             the rows that each rank computes if all experts have equally many; at least 1; 0:
                             AX_EXPERT_ROOM */

@@ -261,14 +261,48 @@ bool ax_frame_training(const ax_frame *frame);
 /* Returns the number of tasks that began in AX_MODE_TRAIN since the frame was created, including the running
  * one. */
 uint64_t ax_frame_train_tasks(const ax_frame *frame);
-/* Turns saving by ax_frame_save on or off; returns the previous state. Saving is on when a task begins in
- * AX_MODE_TRAIN. Layer ax_recompute turns it off for the forward pass that backward will repeat. */
-bool ax_frame_set_saving(ax_frame *frame, bool saving);
-/* ax_frame_save pushes a view on the stack of saved tensors; it does nothing if saving is off
- * (ax_frame_set_saving). ax_frame_restore pops the top view, so backward restores in the reverse order of
- * saving; AX_ERR_INTERNAL if the stack is empty. */
+/* ax_frame_save pushes a view on the stack of saved tensors; it does nothing if saving is off. Saving is on
+ * when a task begins in AX_MODE_TRAIN; segments turn it off and on. ax_frame_restore pops the top view, so
+ * backward restores in the reverse order of saving; AX_ERR_INTERNAL if the stack is empty. */
 AX_MUST_CHECK ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor);
 AX_MUST_CHECK ax_status ax_frame_restore(ax_frame *frame, ax_tensor *out);
+
+/* ---- segments ------------------------------------------------------------------------------------ */
+
+/* A segment is a part of forward that backward runs again (layer ax_recompute). Its first run saves nothing,
+ * its second run saves what backward needs. Segments run again in the reverse order of their first runs.
+ *
+ * With parallel.keep_results, the first run of a training task keeps the results of its collectives, and the
+ * second run takes them, in the same order, and does not communicate. A function that communicates
+ * activations in forward calls ax_frame_take before, and ax_frame_keep after. Nothing is copied: a result
+ * stays in its memory. So an operation that changes an activation in place asks ax_frame_change first: the
+ * first run may have changed the result already. Between a collective and such an operation nothing may read
+ * the result that needs the unchanged values. (Weights are not kept: parallel.weight_cache is for these.) */
+typedef struct ax_frame_segment ax_frame_segment;
+typedef struct ax_frame_run {
+    bool saving;
+    ax_frame_segment *keeps, *takes; /* the segments whose first and whose second run is under way; NULL:
+                                        none, or parallel.keep_results is off */
+} ax_frame_run;
+
+/* ax_frame_begin_segment begins the first run of a segment or, with `again`, the second run of the last
+ * segment that has not run again. ax_frame_end_segment ends the run. *before is what was under way. Other
+ * segments may begin and end in between. AX_ERR_INTERNAL if the second run has other collectives than the
+ * first. */
+AX_MUST_CHECK ax_status ax_frame_begin_segment(ax_frame *frame, bool again, ax_frame_run *before);
+AX_MUST_CHECK ax_status ax_frame_end_segment(ax_frame *frame, const ax_frame_run *before);
+/* Returns true if the second run of a segment is under way that takes results. What only produces the source
+ * of a collective need not run then. */
+bool ax_frame_takes(const ax_frame *frame);
+/* In such a run, sets *result to the next result, which must have the dtype and the global shape of `like`,
+ * and *taken to true; else sets *taken to false. AX_ERR_INTERNAL if there is no such result. */
+AX_MUST_CHECK ax_status ax_frame_take(ax_frame *frame, const ax_tensor *like, ax_tensor *result, bool *taken);
+/* Keeps the result of a collective, which may still be in flight, if a first run is under way that keeps
+ * results. The memory then stays in use until the second run has taken it. */
+AX_MUST_CHECK ax_status ax_frame_keep(ax_frame *frame, const ax_tensor *result);
+/* An operation that is about to change x in place calls this. Sets *changed to true if the memory of x has
+ * the change already, because x is a result that was taken: the operation must leave it out. */
+AX_MUST_CHECK ax_status ax_frame_change(ax_frame *frame, const ax_tensor *x, bool *changed);
 
 #ifdef __cplusplus
 }

@@ -238,6 +238,14 @@ static void check_grad_dtype(ax_config *cfg)
                         ax_config_dtype_name(grad));
 }
 
+static void check_recompute(ax_config *cfg)
+{
+    if (ax_option_ok(cfg->set, "train.recompute") && cfg->train.recompute == AX_CONFIG_RECOMPUTE_NONE)
+        config_check_unused(cfg, (const char *const[]){"train.recompute_comm", NULL},
+                            "has no effect while train.recompute is none: set train.recompute to full, N or "
+                            "auto, or leave this key out");
+}
+
 static void check_sparse(ax_config *cfg)
 {
     if (!ax_option_ok(cfg->set, "train.sparse") || !cfg->train.sparse)
@@ -573,6 +581,7 @@ void config_check(ax_config *cfg)
     check_epochs(cfg, "run.recall.data", &cfg->run.recall.data);
     check_recall_is_on(cfg);
     check_goldfish_is_on(cfg);
+    check_recompute(cfg);
     check_sparse(cfg);
     check_offload(cfg);
     check_grid(cfg);

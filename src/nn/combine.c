@@ -151,23 +151,26 @@ ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
 }
 
 /* ---- recompute (activation checkpointing): saves only x; backward first runs forward again, now saving what
- * backward needs ---- */
+ * backward needs. With parallel.keep_results, it does not communicate again (arXiv 2303.06318,
+ * communication-aware checkpointing) ---- */
 
 static ax_status recompute_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    bool saving = ax_frame_set_saving(frame, false);
+    ax_frame_run before;
+    AX_TRY(ax_frame_begin_segment(frame, false, &before));
     AX_TRY(ax_layer_forward(self->child[0], frame, x, y));
-    ax_frame_set_saving(frame, saving);
+    AX_TRY(ax_frame_end_segment(frame, &before));
     return ax_frame_save(frame, x);
 }
 
 static ax_status recompute_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor x, again;
+    ax_frame_run before;
     AX_TRY(ax_frame_restore(frame, &x));
-    bool saving = ax_frame_set_saving(frame, true);
+    AX_TRY(ax_frame_begin_segment(frame, true, &before));
     AX_TRY(ax_layer_forward(self->child[0], frame, &x, &again));
-    ax_frame_set_saving(frame, saving);
+    AX_TRY(ax_frame_end_segment(frame, &before));
     return ax_layer_backward(self->child[0], frame, dy, dx);
 }
 

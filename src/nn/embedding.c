@@ -27,25 +27,30 @@ static ax_status finish_narrow(const ax_layer *self, ax_frame *frame, const ax_t
                                ax_tensor *out)
 {
     ax_layout whole = partial->layout;
+    bool changed;
     whole.partial = 0;
     AX_TRY(ax_settle(frame, partial, &whole, out));
+    AX_TRY(ax_frame_change(frame, out, &changed));
     ax_scale_args scale = {.n = ax_tensor_count(self->ctx->grid, out),
                            .factor = ((const embedding *)self)->update.scale,
                            .x = out->data,
                            .dtype = out->dtype};
-    return scale.n && scale.factor != 1 ? ax_run_scale(self->ctx->stream, &scale) : AX_OK;
+    return scale.n && scale.factor != 1 && !changed ? ax_run_scale(self->ctx->stream, &scale) : AX_OK;
 }
 
 /* Adds the update to y, and saves u = scale · a[tokens] for backward. */
 static ax_status add_update(ax_layer *self, ax_frame *frame, const ax_tensor *y)
 {
     ax_tensor partial, u, b;
+    bool changed;
     if (!((const embedding *)self)->update.rank)
         return AX_OK;
     AX_TRY(ax_op_embedding(frame, &ax_frame_batch(frame)->tokens, self->param[LORA_A], false, &partial));
     AX_TRY(finish_narrow(self, frame, &partial, &u));
     AX_TRY(ax_param_acquire(frame, self->param[LORA_B], &b));
-    AX_TRY(ax_contract_run(frame, "btr,or->bto", &u, &b, NULL, true, y));
+    AX_TRY(ax_frame_change(frame, y, &changed));
+    if (!changed)
+        AX_TRY(ax_contract_run(frame, "btr,or->bto", &u, &b, NULL, true, y));
     return ax_frame_save(frame, &u);
 }
 

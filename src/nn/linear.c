@@ -199,27 +199,50 @@ static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *su
     return AX_OK;
 }
 
+/* Reduces sums that lie beside each other by one all-reduce. */
+static ax_status reduce_beside(ax_layer *const *layers, int n, ax_frame *frame, ax_axisset axes,
+                               const ax_tensor *sums, ax_tensor *y)
+{
+    ax_ctx *ctx = layers[0]->ctx;
+    int64_t count = ax_tensor_bytes(ctx->grid, sums) / (int64_t)ax_dtype_size(sums->dtype);
+    bool taken = false;
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_frame_take(frame, &sums[i], &y[i], &taken));
+    if (taken)
+        return AX_OK;
+    AX_TRY(ax_reduce_axes(ctx, axes, sums->data, count, sums->dtype, AX_SUM));
+    for (int i = 0; i < n; i++) {
+        y[i] = sums[i];
+        y[i].layout = *output_layout(layers[i]);
+        AX_TRY(ax_frame_keep(frame, &y[i]));
+    }
+    return AX_OK;
+}
+
 /* Reduces the sums over ranks, to the output layout of each layer. Sums that lie beside each other are
  * reduced by one all-reduce if possible (common_axes). */
 static ax_status reduce_sums(ax_layer *const *layers, int n, ax_frame *frame, bool beside,
                              const ax_tensor *sums, ax_tensor *y)
 {
-    ax_ctx *ctx = layers[0]->ctx;
     ax_axisset axes = 0;
     if (beside)
         AX_TRY(common_axes(layers, n, sums, &axes));
-    int64_t count = ax_tensor_bytes(ctx->grid, sums) / (int64_t)ax_dtype_size(sums->dtype);
     if (axes)
-        AX_TRY(ax_reduce_axes(ctx, axes, sums->data, count, sums->dtype, AX_SUM));
-    for (int i = 0; i < n; i++) {
-        if (!axes) {
-            AX_TRY(ax_settle(frame, &sums[i], output_layout(layers[i]), &y[i]));
-            continue;
-        }
-        y[i] = sums[i];
-        y[i].layout = *output_layout(layers[i]);
-    }
+        return reduce_beside(layers, n, frame, axes, sums, y);
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_settle(frame, &sums[i], output_layout(layers[i]), &y[i]));
     return AX_OK;
+}
+
+/* Returns true if the sums over ranks were kept in forward, so that no sums are needed. A low-rank update
+ * needs them: it computes them together with what it saves. */
+static bool has_kept_sums(ax_layer *const *layers, int n, const ax_frame *frame, const forward_gemm *p)
+{
+    bool kept = ax_frame_takes(frame);
+    for (int i = 0; i < n; i++)
+        kept = kept && !has_update(layers[i]) &&
+               ax_grid_effective(layers[i]->ctx->grid, p[i].rule.layout.partial);
+    return kept;
 }
 
 /* Computes y[i] from the GEMMs p[i]. */
@@ -227,7 +250,10 @@ static ax_status run_forward(ax_layer *const *layers, int n, ax_frame *frame, co
                              bool beside, ax_tensor *y)
 {
     ax_tensor sums[AX_BESIDE];
-    AX_TRY(multiply(layers, n, frame, p, beside, sums));
+    for (int i = 0; i < n; i++)
+        sums[i] = p[i].rule;
+    if (!has_kept_sums(layers, n, frame, p))
+        AX_TRY(multiply(layers, n, frame, p, beside, sums));
     AX_TRY(reduce_sums(layers, n, frame, beside, sums, y));
     for (int i = 0; i < n; i++)
         if (layers[i]->param[BIAS] && !p[i].whole)

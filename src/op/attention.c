@@ -171,18 +171,21 @@ ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions, 
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     int64_t rows, cols, ld, head_dim = 2 * table->dim[1];
+    bool changed;
     ax_op_rows(frame, x, &rows, &cols, &ld);
     AX_CHECK(cols % head_dim == 0, AX_ERR_INTERNAL,
              "rotary embedding: this rank's width %lld is not whole heads of %lld", (long long)cols,
              (long long)head_dim);
-    return ax_run_rope(ctx->stream, &(ax_rope_args){.rows = rows,
-                                                    .heads = cols / head_dim,
-                                                    .head_dim = head_dim,
-                                                    .ld = ld,
-                                                    .table_rows = table->dim[0],
-                                                    .positions = positions->data,
-                                                    .table = table->data,
-                                                    .x = x->data,
-                                                    .dtype = x->dtype,
-                                                    .inverse = inverse});
+    AX_TRY(ax_frame_change(frame, x, &changed));
+    return changed ? AX_OK
+                   : ax_run_rope(ctx->stream, &(ax_rope_args){.rows = rows,
+                                                              .heads = cols / head_dim,
+                                                              .head_dim = head_dim,
+                                                              .ld = ld,
+                                                              .table_rows = table->dim[0],
+                                                              .positions = positions->data,
+                                                              .table = table->data,
+                                                              .x = x->data,
+                                                              .dtype = x->dtype,
+                                                              .inverse = inverse});
 }

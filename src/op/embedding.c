@@ -25,11 +25,16 @@ ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, ax_param *table
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_tensor w;
+    bool changed = false;
     AX_TRY(ax_param_acquire(frame, table, &w));
-    if (!accumulate) {
+    if (accumulate) {
+        AX_TRY(ax_frame_change(frame, y, &changed));
+    } else {
         ax_tensor like = result_of(frame, ids, &w);
         AX_TRY(ax_frame_alloc(frame, &like, y));
     }
+    if (changed)
+        return AX_OK;
     int64_t rows, cols, first, count;
     ax_rows_cols(frame, y, &rows, &cols);
     ax_tensor_range(ctx->grid, &w, 0, ax_grid_rank(ctx->grid), &first, &count);

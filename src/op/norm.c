@@ -42,18 +42,6 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_ar
     return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
 }
 
-/* Computes a norm by two kernels, with reductions of the statistics along `axes` between them. */
-static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
-{
-    ax_stream *stream = ax_frame_ctx(frame)->stream;
-    const ax_norm_stats_args stats = ax_norm_stats_of(local);
-    ax_norm_apply_args apply = ax_norm_apply_of(local);
-    apply.global_cols = width;
-    AX_TRY(ax_run_norm_stats(stream, &stats));
-    AX_TRY(reduce_stats(frame, axes, local, width));
-    return ax_run_norm_apply(stream, &apply);
-}
-
 /* Sets pointers to the parts of `stats`, which hold one number for each row. LayerNorm has two parts: *sum
  * (the sums; in backward s1 of ax_norm_grad_stats_args) and *m2 (the sums of squares about the mean; in
  * backward s2). RMSNorm has only *m2 (the sums of squares; in backward s2), and *sum is NULL. */
@@ -64,6 +52,29 @@ static void parts_of(const ax_tensor *stats, ax_norm_kind kind, void **sum, void
 }
 
 static int64_t parts(ax_norm_kind kind) { return kind == AX_NORM_LAYER ? 2 : 1; }
+
+/* Computes a norm by two kernels, with reductions of the statistics along `axes` between them. `stats` has
+ * the statistics of `local`. */
+static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width,
+                            ax_tensor *stats)
+{
+    ax_stream *stream = ax_frame_ctx(frame)->stream;
+    const ax_norm_stats_args of_part = ax_norm_stats_of(local);
+    ax_norm_apply_args apply = ax_norm_apply_of(local);
+    void *sum, *m2;
+    bool taken;
+    apply.global_cols = width;
+    AX_TRY(ax_run_norm_stats(stream, &of_part));
+    AX_TRY(ax_frame_take(frame, stats, stats, &taken));
+    if (!taken) {
+        AX_TRY(reduce_stats(frame, axes, local, width));
+        AX_TRY(ax_frame_keep(frame, stats));
+    }
+    parts_of(stats, local->kind, &sum, &m2);
+    apply.sum = sum;
+    apply.m2 = m2;
+    return ax_run_norm_apply(stream, &apply);
+}
 
 ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a, const ax_tensor *b,
                      ax_tensor *x, ax_tensor *y, ax_tensor *stats)
@@ -91,7 +102,8 @@ ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a
     args.bias = bias.data;
     parts_of(stats, norm->kind, &args.sum, &args.m2);
     args.y = y->data;
-    return axes ? split_norm(frame, axes, &args, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &args);
+    return axes ? split_norm(frame, axes, &args, x->dim[x->ndim - 1], stats)
+                : ax_run_norm(ctx->stream, &args);
 }
 
 /* Computes the gradient of a norm by two kernels, with one reduction along `axes` between them. */

@@ -85,8 +85,12 @@ ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias)
 {
     int64_t rows, cols, ld;
     ax_tensor b;
+    bool changed;
     AX_TRY(ax_op_no_partial(frame, x, "bias"));
     AX_TRY(ax_param_acquire(frame, bias, &b));
+    AX_TRY(ax_frame_change(frame, x, &changed));
+    if (changed)
+        return AX_OK;
     ax_op_rows(frame, x, &rows, &cols, &ld);
     return ax_run_bias_add(stream_of(frame), &(ax_bias_add_args){.rows = rows,
                                                                  .cols = cols,

@@ -456,22 +456,26 @@ static ax_status dense(ax_frame *frame, const ax_tensor *src, ax_tensor *out)
                      ax_tensor_pitch(ctx->grid, src), out->data, 0, cols);
 }
 
-ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst,
-                          ax_work **work)
+static bool communicates(const ax_redistribution *steps)
 {
-    ax_redistribution steps;
+    int k = 0;
+    while (k < steps->n && steps->step[k].kind == AX_STEP_SLICE)
+        k++;
+    return k < steps->n;
+}
+
+static ax_status start(ax_frame *frame, const ax_redistribution *steps, const ax_tensor *src,
+                       const ax_layout *target, ax_tensor *dst, ax_work **work)
+{
     ax_layout final = *target;
-    *work = NULL;
-    ax_ctx *ctx = ax_frame_ctx(frame);
-    AX_TRY(ax_redistribution_make(ctx->grid, src, target, &steps));
     ax_tensor from = *src;
-    if (steps.n && src->align)
+    if (steps->n && src->align)
         AX_TRY(dense(frame, src, &from));
     void *data = from.data;
-    if (steps.n) {
+    if (steps->n) {
         ax_transfer *t;
         AX_TRY(ax_frame_host(frame, sizeof *t, (void **)&t));
-        AX_TRY(ax_transfer_start(t, ctx, frame, &steps, &from, target, false, NULL));
+        AX_TRY(ax_transfer_start(t, ax_frame_ctx(frame), frame, steps, &from, target, false, NULL));
         data = t->result ? t->result : from.data;
         if (!ax_transfer_done(t))
             *work = &t->base;
@@ -480,6 +484,22 @@ ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout
     dst->layout = final;
     dst->data = data;
     return AX_OK;
+}
+
+ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst,
+                          ax_work **work)
+{
+    ax_redistribution steps;
+    bool taken = false;
+    *work = NULL;
+    AX_TRY(ax_redistribution_make(ax_frame_ctx(frame)->grid, src, target, &steps));
+    const bool collective = communicates(&steps);
+    if (collective)
+        AX_TRY(ax_frame_take(frame, src, dst, &taken));
+    if (taken)
+        return AX_OK;
+    AX_TRY(start(frame, &steps, src, target, dst, work));
+    return collective ? ax_frame_keep(frame, dst) : AX_OK;
 }
 
 ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst)

@@ -44,6 +44,12 @@ static void mark_used(ax_frame *frame, const ax_operand *operand)
     while (++i < frame->next && alloc[i].offset < end);
 }
 
+void ax_frame_use(ax_frame *frame, const void *at)
+{
+    if (frame->recording)
+        mark_used(frame, &(ax_operand){.at = at, .dtype = AX_U8});
+}
+
 static void observe(void *user, const ax_operand *operand, int64_t n)
 {
     ax_frame *frame = user;
@@ -146,13 +152,6 @@ const char *ax_frame_task_name(const ax_frame *frame) { return frame->name; }
 size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
 bool ax_frame_training(const ax_frame *frame) { return frame->training; }
 uint64_t ax_frame_train_tasks(const ax_frame *frame) { return frame->train_tasks; }
-
-bool ax_frame_set_saving(ax_frame *frame, bool saving)
-{
-    bool before = frame->saving;
-    frame->saving = saving;
-    return before;
-}
 
 ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user)
 {
@@ -262,7 +261,9 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     frame->part = 0;
     frame->defers = false;
     frame->n_deferred = 0;
-    frame->training = frame->saving = mode == AX_MODE_TRAIN;
+    frame->training = mode == AX_MODE_TRAIN;
+    frame->run = (ax_frame_run){.saving = frame->training};
+    frame->segments = NULL;
     frame->train_tasks += frame->training;
     frame->batch = batch;
     if (frame->recording)
@@ -406,7 +407,7 @@ ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out)
 
 ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor)
 {
-    if (!frame->saving)
+    if (!frame->run.saving)
         return AX_OK;
     if (frame->depth == frame->stack_capacity) {
         int capacity = frame->stack_capacity ? 2 * frame->stack_capacity : 64;

@@ -57,7 +57,9 @@ struct ax_frame {
     char *slot; /* this frame's own block, for allocations that no other frame may overwrite (`kept`); NULL:
                    there are none, or there is no plan */
     size_t bytes, top, high_water;
-    bool recording, training, saving;
+    bool recording, training;
+    ax_frame_run run;
+    ax_frame_segment *segments; /* the segments that backward has yet to run again, the last first */
     const ax_frame_plan *planned;
     const ax_batch *batch;
     ax_frame_task *task; /* the running task, in `recorded` or in `planned`; NULL before the first task, and
@@ -80,5 +82,8 @@ struct ax_frame {
     int host_blocks;
     size_t host_used; /* offset of the first free byte, counted over all blocks */
 };
+
+/* In record mode, counts as a use of the allocation that contains the address, by the next operation. */
+void ax_frame_use(ax_frame *frame, const void *at);
 
 #endif

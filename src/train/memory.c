@@ -64,6 +64,36 @@ static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
            ax_offload_place_name(by->optimizer), ax_format_bytes(saved, size), 100 * saved / without, ring);
 }
 
+/* With train.recompute_comm keep, logs how much more memory the activations of rank 0 take by it, or why it
+ * has no effect. */
+static ax_status log_kept(const ax_train_run *run, const ax_engine_plan *plan)
+{
+    const ax_grid_size grid = run->plan.grid;
+    ax_parallel again = run->plan.parallel;
+    ax_engine_plan other;
+    char size[32];
+    if (!again.keep_results)
+        return AX_OK;
+    if (!run->plan.options.recompute ||
+        (ax_grid_size_along(grid, AX_X) == 1 && ax_grid_size_along(grid, AX_Y) == 1 &&
+         ax_grid_size_along(grid, AX_SIZE_EXPERT) == 1)) {
+        if (ax_train_first(run))
+            ax_log(AX_LOG_INFO, "train.recompute_comm keep has no effect: %s",
+                   run->plan.options.recompute ? "x, y and expert are 1, so no activations are communicated"
+                                               : "train.recompute auto chose none");
+        return AX_OK;
+    }
+    again.keep_results = false;
+    AX_TRY(plan_with(run, &again, run->plan.options.micro_batch, run->plan.options.recompute, &other));
+    const double more =
+        (double)plan->memory.bytes[AX_MEMORY_ACTIVATIONS] - (double)other.memory.bytes[AX_MEMORY_ACTIVATIONS];
+    ax_engine_plan_fini(&other);
+    if (ax_train_first(run))
+        ax_log(AX_LOG_INFO, "train.recompute_comm keep takes %s more for activations of rank 0",
+               ax_format_bytes(fmax(more, 0), size));
+    return AX_OK;
+}
+
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
  * stages need different amounts. */
 static ax_status find_largest(const ax_train_run *run, const ax_memory *m, int64_t *out)
@@ -154,13 +184,16 @@ static void add_number(change *c, const char *key, int64_t value)
     ax_text_add(c->what, sizeof c->what, "%s%s: %lld", joint(c->what, " with "), key, (long long)value);
 }
 
-/* Changes settings of the pipeline so that its stages hold the fewest micro-batches. Returns false if there
- * is nothing to change. */
-static bool hold_fewest(const ax_train_run *run, change *c)
+/* Changes settings so that no results of collectives are kept, and stages of a pipeline hold the fewest
+ * micro-batches. Returns false if there is nothing to change. */
+static bool hold_least(const ax_train_run *run, change *c)
 {
     ax_pipe_settings *pipe = &c->parallel.pipe;
+    if (c->parallel.keep_results)
+        add_key(c, "train.recompute_comm: again");
+    c->parallel.keep_results = false;
     if (run->plan.grid.of[AX_PIPE] == 1)
-        return false;
+        return *c->what;
     if (pipe->schedule == AX_PIPE_GPIPE)
         add_key(c, "pipe.schedule: message");
     if (pipe->slack)
@@ -251,36 +284,36 @@ static ax_status suggest_offload(const ax_train_run *run, const change *base, bo
     return AX_OK;
 }
 
-/* Writes to `out` changes that would make the run fit, one of each kind: of the batch (a pipeline that holds
- * fewer micro-batches; smaller micro-batches, or full recomputation; both); optimizer state that is not on
- * the device; fewer threads. If none does, the first that fits of changes of the batch and offloaded state
- * together. If none of these does, advises to divide the model among more ranks. All ranks do the same
- * search. */
+/* Writes to `out` changes that would make the run fit, one of each kind: of the batch (no kept results and a
+ * pipeline that holds fewer micro-batches; smaller micro-batches, or full recomputation; both); optimizer
+ * state that is not on the device; fewer threads. If none does, the first that fits of changes of the batch
+ * and offloaded state together. If none of these does, advises to divide the model among more ranks. All
+ * ranks do the same search. */
 static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,
                              .micro_batch = run->plan.options.micro_batch,
                              .recompute = run->plan.options.recompute};
-    change fewest = as_given;
-    bool helps = false, fewer = hold_fewest(run, &fewest);
+    change least = as_given;
+    bool helps = false, less = hold_least(run, &least);
     *out = '\0';
-    if (fewer)
-        AX_TRY(try_change(run, &fewest, out, size, &helps));
+    if (less)
+        AX_TRY(try_change(run, &least, out, size, &helps));
     if (!helps)
         AX_TRY(suggest_micro_batch(run, &as_given, out, size, &helps));
-    if (!helps && fewer)
-        AX_TRY(suggest_micro_batch(run, &fewest, out, size, &helps));
+    if (!helps && less)
+        AX_TRY(suggest_micro_batch(run, &least, out, size, &helps));
     AX_TRY(suggest_offload(run, &as_given, false, out, size, &helps));
     AX_TRY(suggest_threads(run, memory, out, size));
     if (!*out)
-        AX_TRY(suggest_offload(run, &fewest, true, out, size, &helps));
+        AX_TRY(suggest_offload(run, &least, true, out, size, &helps));
     if (!*out)
         snprintf(
             out, size,
             "even train.micro_batch: 1 with train.recompute: full with offload.optimizer: file%s%s does not "
             "fit: divide the model among more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce "
             "model.seq_len",
-            joint(fewest.what, " with "), fewest.what);
+            joint(least.what, " with "), least.what);
     return AX_OK;
 }
 
@@ -387,6 +420,7 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
     AX_TRY(ax_train_check_masks(run));
     AX_TRY(log_plan(run, memory));
     log_offload(run, &plan->engine);
+    AX_TRY(log_kept(run, &plan->engine));
     AX_TRY(find_largest(run, memory, &plan->mem_planned));
     AX_TRY(fits_all(run, memory, &m, &fit));
     if (fit)

@@ -12,6 +12,7 @@ static ax_parallel parallel_of(const ax_config *config)
         .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
         .weight_cache = (size_t)config->train.weight_cache,
+        .keep_results = config->train.recompute_comm == AX_CONFIG_KEEP,
         .expert_room = config->moe.room,
         .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
                  .slack = config->pipe.slack,

@@ -34,7 +34,8 @@ static void contract_defaults(void **state)
     assert_true(c.data.goldfish.k == 0 && c.data.goldfish.window == 13 && c.data.goldfish.kind == 0);
     assert_true(c.data.loss == AX_CONFIG_AUTO && !c.data.chat_template);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
-    assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE);
+    assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE &&
+                c.train.recompute_comm == AX_CONFIG_AGAIN);
     assert_true(c.train.seed == 1234 && c.train.nonfinite == AX_CONFIG_STOP);
     assert_string_equal(c.train.resume, "auto");
     assert_string_equal(c.optim.name, "adamw");
@@ -82,6 +83,10 @@ static void rules_over_keys(void **state)
          "t.yaml:3:21: train.grad_dtype: must be fp32 or bf16, the value of train.precision, not fp16"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {grad_dtype: bf16, precision: fp32}\n",
          "t.yaml:3:21: train.grad_dtype: must be fp32, not bf16, because train.precision is fp32"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {recompute_comm: keep}\n",
+         "t.yaml:3:25: train.recompute_comm: has no effect while train.recompute is none: "},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {recompute: full, recompute_comm: both}\n",
+         "t.yaml:3:42: train.recompute_comm: must be again or keep, not \"both\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {grad_dtype: f8}\n",
          "t.yaml:3:21: train.grad_dtype: must be fp32, bf16 or fp16, not \"f8\""},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 1}}\n",

@@ -31,6 +31,7 @@ typedef struct bytes_case {
     ax_dtype compute;
     int recompute, zero;
     bool cached, llama;
+    bool keeps;  /* what is recomputed does not communicate activations again */
     bool narrow; /* gradients of matrices are in the compute dtype */
     bool pruned; /* of the blocks' matrices, the first element of every second row is kept */
 } bytes_case;
@@ -95,11 +96,12 @@ static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axi
     const bytes_case *c = t->of;
     double gk = group_size(c, in), gn = group_size(c, out), e = (double)ax_dtype_size(c->compute),
            a = grad_bytes(c);
-    double micro = ROWS * T / (m * group_size(c, Z | DATA)), forwards = c->recompute ? 2 : 1;
+    double micro = ROWS * T / (m * group_size(c, Z | DATA)), forwards = c->recompute ? 2 : 1,
+           sent = c->keeps ? 1 : forwards;
     double block = k * n / (gk * gn);
     gather(t, "AG_z: weights", Z, c->cached ? 1 : micro * (forwards + 1), block * e);
     gather(t, "RS_z: gradients of weights", Z, micro, block * a);
-    reduce(t, "AR: outputs", in, micro * forwards, m * n / gn * e);
+    reduce(t, "AR: outputs", in, micro * sent, m * n / gn * e);
     reduce(t, "AR: input gradients", out, micro * inputs, m * k / gk * e);
     reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.of[AX_Z] * a);
 }
@@ -149,7 +151,7 @@ static void step_terms(terms *t)
            a = 4;
     for (int i = 0; i < L; i++)
         block_terms(t, m);
-    int norms = (c->recompute ? 2 : 1) * 2 * L + 1;
+    int norms = (c->recompute && !c->keeps ? 2 : 1) * 2 * L + 1;
     int numbers = c->llama ? 1 : 2; /* of a row: RMSNorm has no mean */
     reduce(t, "norms: squares (and sums) of rows", Y, micro * norms, numbers * m * a);
     reduce(t, "norms: the same in backward", Y, micro * (2 * L + 1), numbers * m * a);
@@ -252,6 +254,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
     ctx->parallel.zero = c->zero;
     ctx->parallel.narrow_grads = c->narrow;
+    ctx->parallel.keep_results = c->keeps;
     ctx->parallel.weight_cache = c->cached ? 16 << 20 : 0;
     ax_status status = ax_strategy_find(c->strategy, &ctx->parallel.strategy);
     if (status == AX_OK)
@@ -305,8 +308,11 @@ static void equals_terms(const measured *m, const terms *t)
         name_axes(set, axes);
         fail_msg("%s x=%d y=%d z=%d data=%d %s%s%s: %.1f bytes went along %s, %.1f are accounted for",
                  c->strategy, c->grid.of[AX_X], c->grid.of[AX_Y], c->grid.of[AX_Z], c->grid.of[AX_DATA],
-                 ax_dtype_name(c->compute), c->recompute ? " recompute" : "", c->cached ? " cached" : "",
-                 m->bytes[set], axes, want);
+                 ax_dtype_name(c->compute),
+                 c->keeps       ? " keeps"
+                 : c->recompute ? " recompute"
+                                : "",
+                 c->cached ? " cached" : "", m->bytes[set], axes, want);
     }
 }
 
@@ -323,7 +329,8 @@ static void every_byte_has_a_name(void **state)
                     bytes_case c = {.grid = {{x, y, z, 1, 8 / (x * y * z)}},
                                     .strategy = "axonn",
                                     .compute = variant % 2 ? AX_BF16 : AX_F32,
-                                    .recompute = variant == 1 || variant == 2,
+                                    .recompute = variant == 1 || variant == 2 || variant == 4,
+                                    .keeps = variant == 2 || variant == 4,
                                     .cached = variant == 2 || variant == 3,
                                     .narrow = variant == 3,
                                     .llama = variant == 4};

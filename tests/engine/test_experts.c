@@ -16,14 +16,15 @@ static const struct {
     int experts;
 } models[] = {{EQ_MIXTRAL, 5}, {EQ_SPARSE, 9}, {EQ_OLMOE, 3}};
 
-/* Runs `serial` on a grid, with a stage of ZeRO; recomputes blocks in every other run, and has memory for the
- * mean number of rows alone in two of three. */
+/* Runs `serial` on a grid, with a stage of ZeRO; recomputes blocks in every other run, half of which keep
+ * results, and has memory for the mean number of rows alone in two of three. */
 static eq_run on_grid(eq_run serial, ax_grid_size grid, int zero, int index)
 {
     serial.grid = grid;
     serial.parallel.zero = zero;
     serial.parallel.expert_room = index % 3 ? 1 : 0;
     serial.recompute = index % 2;
+    serial.parallel.keep_results = index % 4 == 3;
     return eq_do(serial);
 }
 

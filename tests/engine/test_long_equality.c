@@ -66,6 +66,7 @@ static void any_combination(void **state)
             split.parallel.overlap.oag = overlap & 4;
             split.parallel.weight_cache = caches[i / (n * 4 * 3)];
             split.recompute = (i + i / n) % 2;
+            split.parallel.keep_results = i / 2 % 2;
             runs += compare(split, &one, 1e-12, 1e-11);
         }
         eq_free(&one);

@@ -337,6 +337,8 @@ static void stages_of_gpus(void **state)
          .schedule = MESSAGE,
          .micro_batches = 3,
          .compute = AX_F32,
+         .recompute = 1,
+         .keeps = true,
          .device = "cuda"},
         {.grid = {{1, 1, 1, 2, 1}},
          .schedule = INTERLEAVED,

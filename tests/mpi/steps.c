@@ -51,6 +51,7 @@ static ax_status run(ax_comm *world, char **argv)
             s.parallel.zero = zero;
             s.parallel.weight_cache = zero % 2 ? 6000 : 0;
             s.recompute = zero / 2;
+            s.parallel.keep_results = i % 2;
             AX_TRY(on_grid(world, s, &serial));
         }
     free(serial.weights);

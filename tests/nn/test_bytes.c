@@ -16,7 +16,7 @@
 
 enum { IN = 13, OUT = 22, ROWS = 7, T = 3, MICRO_BATCHES = 3 };
 
-typedef enum variant { PLAIN, RECOMPUTED, CACHED, VARIANTS } variant;
+typedef enum variant { PLAIN, RECOMPUTED, KEPT, CACHED, VARIANTS } variant;
 
 typedef struct bytes_case {
     ax_grid_size grid;
@@ -51,14 +51,14 @@ static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
     int64_t m = share(share(ROWS, g.of[AX_DATA], data), g.of[AX_Z], z) * T;
     int64_t k = share(IN, gk, c->transposed ? x : y), n = share(OUT, gn, c->transposed ? y : x);
     int64_t e = (int64_t)ax_dtype_size(c->compute), a = c->compute == AX_F64 ? 8 : 4;
-    int forwards = c->variant == RECOMPUTED ? 2 : 1;
+    int forwards = c->variant == RECOMPUTED || c->variant == KEPT ? 2 : 1;
     /* AG_z: once for forward and once for backward of each micro-batch; once per step if the weight is
      * cached. RS_z: of the whole gradient. */
     int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES,
             part = ceil_div(n, g.of[AX_Z]) * k;
     volumes v = {.z = gathers * gather_bytes(g.of[AX_Z], part * e) +
                       MICRO_BATCHES * gather_bytes(g.of[AX_Z], part * a)};
-    int64_t outputs = MICRO_BATCHES * forwards * reduce_bytes(gk, m * n * e);
+    int64_t outputs = MICRO_BATCHES * (c->variant == KEPT ? 1 : forwards) * reduce_bytes(gk, m * n * e);
     int64_t inputs = MICRO_BATCHES * reduce_bytes(gn, m * k * e);
     v.x = c->transposed ? outputs : inputs;
     v.y = c->transposed ? inputs : outputs;
@@ -86,7 +86,8 @@ static ax_status bench_open(ax_comm *world, const bytes_case *c, bench *b)
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &b->ctx));
     b->ctx->parallel.weight_cache = c->variant == CACHED ? 1 << 20 : 0;
     b->net = ax_linear(b->ctx, "l", &linear);
-    if (b->net && c->variant == RECOMPUTED)
+    b->ctx->parallel.keep_results = c->variant == KEPT;
+    if (b->net && (c->variant == RECOMPUTED || c->variant == KEPT))
         b->net = ax_recompute(b->ctx, "again", b->net);
     if (!b->net)
         return ax_error_status();
@@ -173,7 +174,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
 
 static void run(const bytes_case *c)
 {
-    static const char *const names[] = {"plain", "recomputed", "cached"};
+    static const char *const names[] = {"plain", "recomputed", "kept", "cached"};
     const ax_grid_size *g = &c->grid;
     if (ax_comm_threads_run(grid_ranks(*g), run_rank, (void *)c) != AX_OK)
         fail_msg("x=%d y=%d z=%d data=%d %s%s %s: %s", g->of[AX_X], g->of[AX_Y], g->of[AX_Z], g->of[AX_DATA],

@@ -57,6 +57,7 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
     ax_parallel parallel = {.zero = zero,
                             .overlap = {.oar = overlap, .ors = overlap, .oag = overlap},
                             .weight_cache = zero == 3 ? 1 << 20 : 0,
+                            .keep_results = zero % 3,
                             .expert_room = zero % 2};
     ax_status status = ax_layer_check_grid(sample, grid, &parallel, device, &worst);
     if (is_refused(sample, grid.of[AX_X])) {

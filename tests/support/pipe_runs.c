@@ -338,6 +338,7 @@ static ax_status make_parallel(const pipe_setup *s, ax_parallel *out)
     *out = ax_parallel_default;
     out->zero = s->zero;
     out->narrow_grads = s->narrow;
+    out->keep_results = s->keeps;
     out->pipe.schedule = s->schedule;
     out->pipe.slack = s->slack;
     out->pipe.postpone = s->postpone;
@@ -460,6 +461,7 @@ void pipe_run_one_stage(const pipe_setup *s, pipe_result *out)
 {
     pipe_setup one = *s;
     one.grid.of[AX_PIPE] = 1;
+    one.keeps = false;
     one.lazy = false;
     one.late = 0;
     one.cut = NULL;
@@ -479,11 +481,11 @@ const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT])
     static const char *const schedules[] = {"message", "1f1b", "gpipe", "interleaved"};
     snprintf(text, PIPE_TEXT,
              "%s, x=%d y=%d z=%d pipe=%d data=%d zero %d, %s %d, slack %d, postpone %d, %d micro-batches, "
-             "recompute %d, %s%s%s%s",
+             "recompute %d, %s%s%s%s%s",
              families[s->family], s->grid.of[AX_X], s->grid.of[AX_Y], s->grid.of[AX_Z], s->grid.of[AX_PIPE],
              s->grid.of[AX_DATA], s->zero, schedules[s->schedule], s->chunks, (int)s->slack, (int)s->postpone,
              (int)s->micro_batches, (int)s->recompute, ax_dtype_name(s->compute), s->narrow ? ", narrow" : "",
-             s->tied ? ", tied" : "", s->lazy ? ", lazy" : "");
+             s->keeps ? ", keeps" : "", s->tied ? ", tied" : "", s->lazy ? ", lazy" : "");
     if (s->late)
         ax_text_add(text, PIPE_TEXT, ", late with seed %llu", (unsigned long long)s->late);
     return text;

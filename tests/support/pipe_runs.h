@@ -26,6 +26,7 @@ typedef struct pipe_setup {
     ax_dtype compute;
     bool tied;
     bool narrow;   /* gradients of matrices are in the compute dtype */
+    bool keeps;    /* parallel.keep_results; not if there is one stage in place of several */
     bool lazy;     /* the communicator of lazy_create */
     uint64_t late; /* the communicator of lazy_create_late with this seed; 0: not */
     pipe_family family;

@@ -388,6 +388,153 @@ static void deep_networks_are_planned_quickly(void **state)
     }
 }
 
+/* Ends the run of a segment that `before` describes. */
+static void end_segment(const world *w, const ax_frame_run *before)
+{
+    OK(ax_frame_end_segment(w->frame, before));
+}
+
+static bool has_change(const world *w, const ax_tensor *x)
+{
+    bool changed;
+    OK(ax_frame_change(w->frame, x, &changed));
+    return changed;
+}
+
+/* Asserts that the second run takes exactly this result. */
+static void takes(const world *w, const ax_tensor *result)
+{
+    ax_tensor got;
+    bool taken;
+    OK(ax_frame_take(w->frame, result, &got, &taken));
+    assert_true(taken && got.data == result->data);
+}
+
+static const int64_t pair[] = {2, 3}, triple[] = {2, 3, 4};
+
+/* The first run of a segment keeps two results, of which it changes the first and a tensor beside them. */
+static void run_first(const world *w, ax_tensor result[2])
+{
+    ax_frame_run before;
+    ax_tensor like = ax_tensor_make(AX_F32, 2, pair, NULL, NULL), other;
+    OK(ax_frame_begin_segment(w->frame, false, &before));
+    for (int i = 0; i < 2; i++) {
+        OK(ax_frame_alloc(w->frame, &like, &result[i]));
+        OK(ax_frame_alloc(w->frame, &like, &other));
+        assert_false(ax_frame_takes(w->frame));
+        OK(ax_frame_keep(w->frame, &result[i]));
+        assert_false(has_change(w, &other) || (!i && has_change(w, &result[i])));
+    }
+    end_segment(w, &before);
+}
+
+static void run_second(const world *w, const ax_tensor result[2])
+{
+    ax_frame_run before;
+    OK(ax_frame_begin_segment(w->frame, true, &before));
+    takes(w, &result[0]);
+    assert_false(has_change(w, &result[1]));
+    assert_true(has_change(w, &result[0]));
+    assert_false(has_change(w, &result[0]));
+    takes(w, &result[1]);
+    end_segment(w, &before);
+}
+
+/* Segments run again in the reverse order; each takes what it has kept, in order, with its changes. */
+static void segments_take_what_they_have_kept(void **state)
+{
+    (void)state;
+    world w = open_world("ref");
+    ax_tensor one[2], two[2], got;
+    ax_frame_run before;
+    bool taken;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        w.ctx->parallel.keep_results = keeps;
+        OK(ax_frame_begin(w.frame, "task", keeps ? AX_MODE_TRAIN : AX_MODE_EVAL, NULL));
+        run_first(&w, one);
+        run_first(&w, two);
+        OK(ax_frame_take(w.frame, &one[0], &got, &taken));
+        assert_false(taken);
+    }
+    run_second(&w, two);
+    run_second(&w, one);
+    FAILS(AX_ERR_INTERNAL, "more segments again than forward",
+          ax_frame_begin_segment(w.frame, true, &before));
+    close_world(&w);
+}
+
+/* The second run of a segment is the first run of one in it, which keeps what the second run takes. */
+static void segments_in_segments(void **state)
+{
+    (void)state;
+    world w = open_world("ref");
+    ax_tensor result, like = ax_tensor_make(AX_F32, 2, pair, NULL, NULL);
+    ax_frame_run outer, inner;
+    w.ctx->parallel.keep_results = true;
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    for (int again = 0; again < 2; again++) {
+        OK(ax_frame_begin_segment(w.frame, again, &outer));
+        OK(ax_frame_begin_segment(w.frame, false, &inner));
+        if (again) {
+            takes(&w, &result);
+        } else {
+            OK(ax_frame_alloc(w.frame, &like, &result));
+            OK(ax_frame_keep(w.frame, &result));
+        }
+        assert_int_equal(has_change(&w, &result), again);
+        end_segment(&w, &inner);
+        end_segment(&w, &outer);
+    }
+    OK(ax_frame_begin_segment(w.frame, true, &inner));
+    takes(&w, &result);
+    assert_true(has_change(&w, &result));
+    end_segment(&w, &inner);
+    close_world(&w);
+}
+
+static void second_runs_must_do_the_same(void **state)
+{
+    (void)state;
+    world w = open_world("ref");
+    ax_tensor result[2], got, wide = ax_tensor_make(AX_F32, 3, triple, NULL, NULL);
+    ax_frame_run before;
+    bool taken;
+    w.ctx->parallel.keep_results = true;
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    run_first(&w, result);
+    OK(ax_frame_begin_segment(w.frame, true, &before));
+    FAILS(AX_ERR_INTERNAL, "other collectives", ax_frame_take(w.frame, &wide, &got, &taken));
+    takes(&w, &result[0]);
+    FAILS(AX_ERR_INTERNAL, "other collectives", ax_frame_take(w.frame, &result[1], &got, &taken));
+    assert_true(has_change(&w, &result[0]));
+    FAILS(AX_ERR_INTERNAL, "fewer collectives", ax_frame_end_segment(w.frame, &before));
+    takes(&w, &result[1]);
+    FAILS(AX_ERR_INTERNAL, "other collectives", ax_frame_take(w.frame, &result[1], &got, &taken));
+    close_world(&w);
+}
+
+/* In a plan, the memory of a result is in use until it is taken, also if nothing reads it then. */
+static void kept_results_stay(void **state)
+{
+    (void)state;
+    world w = open_dry_world();
+    ax_frame_run before;
+    w.ctx->parallel.keep_results = true;
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    OK(ax_frame_begin_segment(w.frame, false, &before));
+    ax_tensor result = ax_tensor_make(AX_F32, 1, (int64_t[]){N}, NULL, NULL);
+    result.data = new_array(&w);
+    OK(ax_frame_keep(w.frame, &result));
+    end_segment(&w, &before);
+    new_array(&w);
+    assert_int_equal(planned(&w), N * sizeof(float));
+    OK(ax_frame_begin_segment(w.frame, true, &before));
+    takes(&w, &result);
+    end_segment(&w, &before);
+    assert_int_equal(planned(&w), 2 * N * sizeof(float));
+    close_world(&w);
+}
+
 /* Sizes are counted without overflow: an allocation that does not fit must not return memory. */
 static void sizes_that_do_not_fit_are_errors(void **state)
 {
@@ -418,6 +565,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_is_reused),
         cmocka_unit_test(tensors_lie_beside_each_other),
+        cmocka_unit_test(segments_take_what_they_have_kept),
+        cmocka_unit_test(segments_in_segments),
+        cmocka_unit_test(second_runs_must_do_the_same),
+        cmocka_unit_test(kept_results_stay),
         cmocka_unit_test(the_callback_at_the_end_of_a_task_runs_once),
         cmocka_unit_test(a_forgotten_task_is_recorded_again),
         cmocka_unit_test(slots_share_what_one_part_uses),

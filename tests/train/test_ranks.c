@@ -212,6 +212,36 @@ static void stages_do_not_change_a_bit(void **state)
     sh("cmp ref/ckpt/step-6/training/optim.safetensors run/ckpt/step-6/training/optim.safetensors");
 }
 
+/* Forward may keep the results of collectives for what backward computes again, from any step on: the files
+ * have the same bits, and fewer bytes are sent. The plan knows what that takes. */
+static void kept_results_are_not_sent_again(void **state)
+{
+    (void)state;
+    static const char keys[] = RANK_KEYS
+        "ranks=4 grid.x=2 grid.y=2 optim.schedule=constant train.recompute=full train.recompute_comm=";
+    row again[MAX_STEPS], kept[MAX_STEPS];
+    sh("rm -rf ref run");
+    run_expect(0, NULL, "%sagain train.steps=3 run.dir=ref", keys);
+    run_expect(0, NULL, "%sagain train.steps=1", keys);
+    run_expect(0, "train.recompute_comm keep takes ", "%skeep train.steps=3", keys);
+    sh("cmp ref/ckpt/step-3/model.safetensors run/ckpt/step-3/model.safetensors");
+    sh("cmp ref/ckpt/step-3/training/optim.safetensors run/ckpt/step-3/training/optim.safetensors");
+    assert_int_equal(rows_of("ref", again, NULL), 3);
+    assert_int_equal(rows_of("run", kept, NULL), 3);
+    assert_true(kept[2].bytes < again[2].bytes);
+    sh("rm -rf run");
+    run_expect(0, NULL, "%skeep train.steps=1", keys);
+    char *text = text_of("run/metrics.jsonl"), *at = strstr(text, "\"mem_planned\":");
+    assert_non_null(at);
+    const int64_t planned = strtoll(at + strlen("\"mem_planned\":"), NULL, 10);
+    free(text);
+    sh("rm -rf run");
+    run_expect(3, ": train.recompute_comm: again would fit (", "%skeep runtime.device_memory=%lld", keys,
+               (long long)planned - 1);
+    run_expect(0, "train.recompute_comm keep has no effect: x, y and expert are 1",
+               RANK_KEYS "ranks=2 grid.z=2 train.steps=1 train.recompute=2 train.recompute_comm=keep");
+}
+
 /* Each rank writes its trace: all steps of a short run, with their kernels and waits. */
 static void traces_are_written(void **state)
 {
@@ -452,6 +482,7 @@ int main(void)
         cmocka_unit_test(mem_planned_is_that_of_the_largest_stage),
         cmocka_unit_test(too_little_memory_for_slots),
         cmocka_unit_test(stages_do_not_change_a_bit),
+        cmocka_unit_test(kept_results_are_not_sent_again),
         cmocka_unit_test(traces_are_written),
         cmocka_unit_test(text_is_tokenized_once),
         cmocka_unit_test(a_run_that_changes_its_grid),

@@ -5,6 +5,10 @@
            tensor parallelism inside hosts (x=2) and data parallelism across them (data=4)
   overlap  two hosts of one rank: for each of OAR, ORS and OAG the time of its collectives without overlap, the CPU time
            of the kernels that run at the same time with overlap, and how much of the communication is hidden
+  recompute
+           two hosts of two ranks, x=2 inside them and y=2 between them: without recomputation, with recomputation that
+           communicates again, and with one that keeps the results (train.recompute_comm): ms and bytes of a step, and the
+           memory of a rank
 
 Rounds are interleaved; figures are medians. Usage:  python3 bench/hosts.py grids [--rounds 5] [--rate 1gbit]
 """
@@ -126,9 +130,32 @@ def overlap(args, work):
                    "share of the step": waiting[False] / step[False]}
 
 
+RECOMPUTES = {
+    "none": ["train.recompute=none"],
+    "again": ["train.recompute=full", "train.recompute_comm=again"],
+    "keep": ["train.recompute=full", "train.recompute_comm=keep"],
+}
+
+
+def recompute(args, work):
+    for model, (_text, batch) in MODELS.items():
+        seen = {how: [] for how in RECOMPUTES}
+        for _ in range(args.rounds):
+            for how, words in RECOMPUTES.items():
+                rows = train(args, work, model, 2, ["grid.x=2", "grid.y=2", f"train.global_batch={batch}",
+                                                    f"train.micro_batch={batch // 2}", *words])
+                first = json.loads(open(work / "run" / "metrics.jsonl").readline())
+                seen[how].append((median_of(rows, "step_ms"), sum(rows[-1]["comm_bytes"].values()), first["mem_planned"]))
+        for how, values in seen.items():
+            times = [v[0] for v in values]
+            yield {"case": f"{model} {how}", "median": statistics.median(times), "min": min(times), "max": max(times),
+                   "unit": "ms/step", "runs": len(times), "bytes": values[0][1], "mem_planned": values[0][2],
+                   "of again": statistics.median(times) / statistics.median(v[0] for v in seen["again"])}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=["grids", "overlap"])
+    p.add_argument("what", choices=["grids", "overlap", "recompute"])
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
@@ -141,7 +168,7 @@ def main():
         prepare(args, work)
         run([HOSTS, "up", 4 if args.what == "grids" else 2, args.rate])
         try:
-            for row in grids(args, work) if args.what == "grids" else overlap(args, work):
+            for row in {"grids": grids, "overlap": overlap, "recompute": recompute}[args.what](args, work):
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         finally:
             run([HOSTS, "down"])

@@ -36,7 +36,7 @@ attention=("b16 t1024 h25/25 d64" "b16 t1024 h12/12 d64" "b4 t4096 h32/32 d128" 
 few_attention=("${attention[0]}" "${attention[3]}")
 shapes=()
 # The files of src/dev/cuda with kernels: the names of these kernels in the program contain the name of their file.
-kernel_files=(attention box decode documents flash gemm_plain loss norm pointwise rope update)
+kernel_files=(attention box decode documents experts flash gemm_grouped gemm_plain loss norm pointwise rope update)
 if [ -n "${REHEARSE:-}" ]; then
     for model in "${!models[@]}"; do models[$model]="1 32 2 8"; done
     vocab=515 padded=576 cases=40 kernel_seconds=5 shapes=(tiny) patience=6

@@ -12,7 +12,15 @@
 
 /* ---- the values of the matrix -------------------------------------------------------------------- */
 
-enum { GRIDS = 14, PIPES = 5, SCHEDULES = 8, SIZES = 4, DTYPES = 3, KINDS = 2 * 3 * 3 * 2, MOST_VALUES = 14 };
+enum {
+    GRIDS = 14,
+    PIPES = 5,
+    SCHEDULES = 8,
+    SIZES = 4,
+    DTYPES = 3,
+    KINDS = DTYPES * PIPE_FAMILIES * 2 * 2,
+    MOST_VALUES = 14
+};
 
 static const struct {
     ax_grid_size size;
@@ -117,9 +125,9 @@ static void all_schedules(matrix *m, int at[FACTORS])
     m->references++;
 }
 
-/* All grids, numbers of stages, schedules and numbers of micro-batches are crossed with each other. Of the 36
+/* All grids, numbers of stages, schedules and numbers of micro-batches are crossed with each other. Of the 48
  * kinds of models (dtype, family, recomputation, tied or not), each grid and number of micro-batches has
- * every fifth, from another one on. 5 has no divisor in common with 36, so each value of a kind comes with
+ * every seventh, from another one on. 7 has no divisor in common with 48, so each value of a kind comes with
  * each value of everything else. */
 static void every_pair_of_values(void **state)
 {
@@ -127,13 +135,13 @@ static void every_pair_of_values(void **state)
     static matrix m;
     for (int g = 0; g < GRIDS; g++)
         for (int n = 0; n < SIZES; n++)
-            for (int k = (g * SIZES + n) % 5; k < KINDS; k += 5) {
+            for (int k = (g * SIZES + n) % 7; k < KINDS; k += 7) {
                 int at[FACTORS] = {[GRID] = g,
                                    [SIZE] = n,
-                                   [DTYPE] = k % 3,
-                                   [FAMILY] = k / 3 % 3,
-                                   [RECOMPUTE] = k / 9 % 2,
-                                   [TIED] = k / 18};
+                                   [DTYPE] = k % DTYPES,
+                                   [FAMILY] = k / DTYPES % PIPE_FAMILIES,
+                                   [RECOMPUTE] = k / (DTYPES * PIPE_FAMILIES) % 2,
+                                   [TIED] = k / (DTYPES * PIPE_FAMILIES * 2)};
                 all_schedules(&m, at);
             }
     printf("%d runs, compared with %d of one stage\n", m.runs, m.references);

@@ -126,8 +126,9 @@ typedef struct ax_step_result {
     double loss_scale;    /* the loss scale of this step (fp16; else 1) */
     /* Models with experts (ax_moe): means over the sparse blocks and the samples of the step of the balance
      * loss and of the z loss, and the largest ratio, in any block, of the choices of one expert to the mean
-     * of all. 0: the model has no experts. */
-    double balance_loss, z_loss, expert_load;
+     * of all. 0: the model has no experts. expert_dropped: the fraction (0 to 1) of all choices that had no
+     * place, because the experts have a capacity. */
+    double balance_loss, z_loss, expert_load, expert_dropped;
     bool overflow; /* fp16 only: the gradient is not finite, but loss and weights are. The next step has a
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;

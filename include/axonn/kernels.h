@@ -68,7 +68,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
-    X(route) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) \
+    X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_rank) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
     X(clip) X(adamw) X(sgd)
@@ -440,14 +440,29 @@ typedef struct ax_route_args {
     bool renormalize;
 } ax_route_args;
 
+/* The expert of a choice, which may have no place (kernel admit). */
+#define AX_EXPERT_OF(choice) ((choice) < 0 ? ~(choice) : (choice))
+
+/* Gives the choices of each sample, which has `tokens` consecutive tokens, places at experts: each expert has
+ * `capacity` places for each sample, which go to its choices in the order of tokens, so that no token takes a
+ * place from one before it. A choice of expert e without a place becomes ~e, which is negative. Tokens with a
+ * negative id are padding and get no places; ids: int32 [samples·tokens], NULL: there is no padding. choice:
+ * int32 [samples·tokens, top_k], at least 0; the choices of a token are different experts. */
+typedef struct ax_admit_args {
+    int64_t samples, tokens, experts, top_k, capacity;
+    const int32_t *ids;
+    int32_t *choice;
+} ax_admit_args;
+
 /* Statistics of the choices of each sample, which has `tokens` consecutive tokens. Tokens with a negative id
  * are padding and do not count; ids: int32 [samples·tokens], NULL: all count. For sample s with T counted
- * tokens, of which count[e] choices are expert e: share[s,e] = E·count[e]/T for e < experts, and
- * share[s,experts] = 1/T; all 0 if T is 0. Adds to `total`: total[0] += Σ_s Σ_e share[s,e]·(mean of
- * probs[i,e] over the sample's counted tokens), the balance loss (Switch Transformers, Fedus et al. 2022, eq.
- * 4, for each sample); total[1] += Σ_s (mean of lse² over them), the z loss (ST-MoE, Zoph et al. 2022, eq.
- * 5); total[2 + e] += Σ_s count[e]. total: F64 [2 + experts]; share: [samples, experts + 1] of `dtype`, F64
- * or F32, as are the other arrays of route. */
+ * tokens, of which count[e] choices are expert e, with a place or without: share[s,e] = E·count[e]/T for e <
+ * experts, and share[s,experts] = 1/T; all 0 if T is 0. Adds to `total`: total[0] += Σ_s Σ_e share[s,e]·(mean
+ * of probs[i,e] over the sample's counted tokens), the balance loss (Switch Transformers, Fedus et al. 2022,
+ * eq. 4, for each sample); total[1] += Σ_s (mean of lse² over them), the z loss (ST-MoE, Zoph et al. 2022,
+ * eq. 5); total[2 + e] += Σ_s count[e]; total[2 + experts] += the number of counted tokens' choices without a
+ * place. total: F64 [3 + experts]; share: [samples, experts + 1] of `dtype`, F64 or F32, as are the other
+ * arrays of route. */
 typedef struct ax_route_stats_args {
     int64_t samples, tokens, experts, top_k;
     const void *probs, *lse;
@@ -473,10 +488,11 @@ typedef struct ax_route_grad_args {
 } ax_route_grad_args;
 
 /* Sorts those of n choices whose group is one of `groups` groups from `first` on by group, stably: row r has
- * choice source[r], and choice c is row place[c]; both are -1 where there is none. Round i has the rows from
+ * choice source[r], and choice c is row place[c]; both are -1 where there is none. Choices of negative groups
+ * have no rows (kernel admit). Round i has the rows from
  * i·rows to (i+1)·rows-1; of group first+g these are the rows bounds[i·(groups+1)+g] …
- * bounds[i·(groups+1)+g+1]-1, counted from i·rows. group: int32 [n], at least 0; source: int32 [rounds·rows],
- * at least as many as there are rows; place: int32 [n]; bounds: int32 [rounds·(groups+1)]. */
+ * bounds[i·(groups+1)+g+1]-1, counted from i·rows. group: int32 [n]; source: int32 [rounds·rows], at least as
+ * many as there are rows; place: int32 [n]; bounds: int32 [rounds·(groups+1)]. */
 typedef struct ax_group_args {
     int64_t n, first, groups, rows, rounds;
     const int32_t *group;

@@ -66,6 +66,8 @@ typedef struct ax_model_experts {
                     the ax_model_config */
     double balance, z_loss; /* coefficients of the losses of the routers in training: the balance loss
                                (config.json: router_aux_loss_coef), and the z loss */
+    double capacity; /* places of an expert in training, as a multiple of those that it needs if all experts
+                        are chosen alike (ax_moe_config); 0: no limit */
 } ax_model_experts;
 
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,

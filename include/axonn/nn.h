@@ -257,8 +257,10 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* A mixture of experts (Shazeer et al. 2017): y = Σ_j w_j · expert_j(x) over the top_k of E experts with the
  * largest probabilities, softmax(router(x)), where w_j is the probability, divided by the sum of the chosen
- * ones if `renormalize`. An expert is a gated MLP without biases, down(activation(gate(x)) · up(x)). All
- * choices are computed: there is no capacity, and no token is dropped. Parameters: NAME.router.weight [E,
+ * ones if `renormalize`. An expert is a gated MLP without biases, down(activation(gate(x)) · up(x)). With
+ * `capacity` c > 0, in training, each expert has ⌈c·top_k·T/E⌉ places for each sample of T tokens; they go to
+ * the choices in the order of tokens. A choice without a place adds nothing to y. With capacity 0, and
+ * outside of training, all choices are computed. Parameters: NAME.router.weight [E,
  * width], NAME.gate.weight and NAME.up.weight [ffn, E, width], NAME.down.weight [width, E, ffn]; of these an
  * expert has the matrices [:, e, :]. Ranks along the axes of AX_ROLE_EXPERT split ffn; the router is computed
  * on each of them. Ranks along data.exp (AX_ROLE_EXPERTS) have different experts. Collective along all these
@@ -266,15 +268,15 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
  *
  * If the frame's batch has `routers`, backward adds the statistics of the layer's choices to the layer's row
  * there, number `index` (ax_route_stats_args: [0] the balance loss and [1] the z loss of each of this rank's
- * samples, [2 + e] the choices of expert e), and adds to the gradient that of balance · [0] + z · [1], times
- * the sample_scale of the batch's numbers. AX_ERR_USAGE if top_k is not 1 to `experts`, or if there are more
- * ranks along data.exp than experts. */
+ * samples, [2 + e] the choices of expert e, [2 + E] those without a place), and adds to the gradient that of
+ * balance · [0] + z · [1], times the sample_scale of the batch's numbers. AX_ERR_USAGE if top_k is not 1 to
+ * `experts`, or if there are more ranks along data.exp than experts. */
 typedef struct ax_moe_config {
     int64_t width, ffn, experts, top_k;
     bool renormalize;
     ax_activation activation;
     double init_std, down_init_std;
-    double balance, z;
+    double balance, z, capacity;
     int64_t index;
 } ax_moe_config;
 ax_layer *ax_moe(ax_ctx *ctx, const char *name, const ax_moe_config *config);

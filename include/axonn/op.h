@@ -111,7 +111,8 @@ AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tens
 typedef struct ax_choices {
     int64_t experts, top_k;
     bool renormalize;
-    ax_tensor probs, lse;     /* local tensors in the accumulation dtype: [n, experts], [n] */
+    int64_t capacity;     /* places of an expert for each sample (kernel admit); 0: all choices have one */
+    ax_tensor probs, lse; /* local tensors in the accumulation dtype: [n, experts], [n] */
     ax_tensor weight, choice; /* [b, t, top_k] with the layout of the logits: accumulation dtype, int32 */
 } ax_choices;
 
@@ -126,8 +127,12 @@ typedef struct ax_expert_rows {
     ax_tensor source, place, bounds; /* int32, as kernel group makes them */
 } ax_expert_rows;
 
+/* Returns the number of places that an expert has for a sample of `tokens` tokens: ⌈factor·top_k·tokens /
+ * experts⌉, and at most `tokens`, because a token chooses an expert once. 0 if factor is 0: no limit. */
+int64_t ax_expert_capacity(double factor, int64_t experts, int64_t top_k, int64_t tokens);
 /* Computes from the router's logits, [b, t, experts] in the accumulation dtype, not split along experts, the
- * experts of each token. The caller sets experts, top_k and renormalize before. */
+ * experts of each token, and which of them have a place. Tokens with a negative id in the frame's batch take
+ * none. The caller sets experts, top_k, renormalize and capacity before. */
 AX_MUST_CHECK ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *choices);
 /* Computes the gradient of the logits, in the compute dtype, from dweight, the gradient of choices->weight,
  * and from the balance and z losses of this layer (ax_route_grad_args): the coefficients are balance and z.
@@ -137,11 +142,12 @@ AX_MUST_CHECK ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax
 AX_MUST_CHECK ax_status ax_op_route_grad(ax_frame *frame, const ax_choices *choices, const ax_tensor *like,
                                          const ax_tensor *dweight, double balance, double z, double *total,
                                          ax_tensor *dlogits);
-/* Returns the rows of this rank's experts, without tensors: their number, and that of rounds. `tokens`: [b,
+/* Returns the rows of this rank's experts, without tensors: their number, and that of rounds. Of `choices`
+ * only the fields that the caller sets for ax_op_route are read. `tokens`: [b,
  * t, width], gathered along `axes`, which split the experts. A round has memory for `room` times the rows
  * that a rank has if all experts have equally many, and at most for those that it can have: for each sample
  * of the gathered tokens the same number, rounded up. */
-ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_tensor *tokens, int64_t experts, int64_t top_k,
+ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_choices *choices, const ax_tensor *tokens,
                                  const ax_axes *axes, double room);
 /* Gathers the choices along the axes of the experts, and makes the tensors of the rows. Collective along
  * these axes. */

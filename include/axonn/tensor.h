@@ -157,7 +157,7 @@ typedef struct ax_batch {
                                     scale is 1, and dropout masks depend on the number of training tasks that
                                     the frame has begun (ax_frame_train_tasks) */
     ax_tensor x;     /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
-    double *routers; /* device memory for statistics of the routers of mixtures of experts, [layers, 2 +
+    double *routers; /* device memory for statistics of the routers of mixtures of experts, [layers, 3 +
                         experts] (ax_moe_config), to which backward adds; NULL: not counted */
 } ax_batch;
 

@@ -27,14 +27,15 @@ typedef struct ax_metrics_run {
     const char *offload;    /* where the optimizer's state is: "none", "host" or "file" */
     const char *model;      /* family, layers x width, such as "gpt2 6 x 256" */
     int64_t parameters;
-    int64_t steps;         /* number of steps of the whole run, for the estimate of the time left */
-    int64_t goldfish_k;    /* the goldfish loss drops about one of k targets; 0: there is none */
-    double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
-    const char *peak_from; /* how peak_flops was found, such as by a measurement */
-    int64_t mem_planned;   /* bytes that the run is planned to allocate; 0: unknown */
-    int64_t mem_baseline;  /* resident memory in bytes before the planned memory was allocated */
-    int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
-    bool quiet;            /* no progress line, and no log line of evaluations */
+    int64_t steps;          /* number of steps of the whole run, for the estimate of the time left */
+    double expert_capacity; /* ax_model_experts; 0: every choice has a place */
+    int64_t goldfish_k;     /* the goldfish loss drops about one of k targets; 0: there is none */
+    double peak_flops;      /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
+    const char *peak_from;  /* how peak_flops was found, such as by a measurement */
+    int64_t mem_planned;    /* bytes that the run is planned to allocate; 0: unknown */
+    int64_t mem_baseline;   /* resident memory in bytes before the planned memory was allocated */
+    int64_t log_interval;   /* if stderr is not a terminal: steps between two progress lines */
+    bool quiet;             /* no progress line, and no log line of evaluations */
 } ax_metrics_run;
 
 /* Communication of one step between the ranks along one set of grid axes. */
@@ -64,6 +65,8 @@ typedef struct ax_metrics_step {
     bool skipped;        /* the weights were not updated, because loss or gradient was not finite */
     double loss_scale;   /* fp16 only; 0: the row omits it */
     double balance_loss, z_loss, expert_load; /* of models with experts; expert_load 0: the row omits them */
+    double expert_dropped; /* fraction (0 to 1) of the step's choices of experts without a place; the row
+                              omits it if expert_capacity is 0 */
     double dropped; /* fraction (0 to 1) of the step's targets that the goldfish loss dropped; the row omits
                        it if goldfish_k is 0 */
 } ax_metrics_step;
@@ -111,7 +114,7 @@ typedef enum ax_point_kind {
 typedef struct ax_history_point {
     ax_point_kind kind;
     int64_t step;
-    double loss, grad_norm, lr, step_ms, tokens_per_s;
+    double loss, grad_norm, lr, step_ms, tokens_per_s, expert_load, expert_dropped;
     double recalled; /* percentage of the documents */
     int source;      /* index in ax_history.source */
 } ax_history_point;
@@ -132,7 +135,8 @@ void ax_history_fini(ax_history *history);
  * steps. */
 AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out);
 /* Appends a self-contained HTML page for one or more runs: charts of loss, gradient norm, learning rate and
- * tokens per second, of recalled documents if a run counts them, and a table of the last values. */
+ * tokens per second, of the load of experts, dropped choices and recalled documents if a run counts them, and
+ * a table of the last values. */
 AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out);
 
 /* ---- events -------------------------------------------------------------------------------------- */

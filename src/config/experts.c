@@ -36,6 +36,20 @@ static void check_expert_count(ax_config *cfg, const ax_model_config *model)
                         ranks, n, n);
 }
 
+/* Checks the keys of how experts are trained, which no config.json has. */
+static void check_training(ax_config *cfg, const ax_model_config *model)
+{
+    const struct {
+        const char *key;
+        double value;
+    } keys[] = {{"moe.z_loss", cfg->moe.z_loss}, {"moe.capacity", cfg->moe.capacity}};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (keys[i].value > 0 && ax_option_ok(cfg->set, keys[i].key) &&
+            !ax_family_has(model->family, "model.experts"))
+            ax_option_error(cfg->set, keys[i].key, "models of family %s have no experts: leave the key out",
+                            ax_model_config_family(model));
+}
+
 void config_check_experts(ax_config *cfg, const ax_model_config *model)
 {
     const ax_model_experts usual = ax_model_config_defaults(model->family).experts;
@@ -55,9 +69,7 @@ void config_check_experts(ax_config *cfg, const ax_model_config *model)
             !ax_family_has(model->family, keys[i].key))
             ax_option_error(cfg->set, keys[i].key, "models of family %s have no %s: leave the key out",
                             ax_model_config_family(model), has ? "such setting" : "experts");
-    if (cfg->moe.z_loss > 0 && ax_option_ok(cfg->set, "moe.z_loss") && !has)
-        ax_option_error(cfg->set, "moe.z_loss", "models of family %s have no experts: leave the key out",
-                        ax_model_config_family(model));
+    check_training(cfg, model);
     if (has)
         check_experts_range(cfg, model);
     check_expert_count(cfg, model);

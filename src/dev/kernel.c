@@ -496,11 +496,14 @@ ROW(route, renormalize, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts
     IN(a->logits, T, DENSE(a->rows, a->experts)), OUT(a->probs, T, DENSE(a->rows, a->experts)),
     OUT(a->lse, T, VECTOR(a->rows)), OUT(a->weight, T, CHOICES), OUT(a->choice, AX_I32, CHOICES));
 
+ROW(admit, choice, NO_DTYPE; AX_TRY(check_top_k(name, a->experts, a->top_k)), 0,
+    IN(a->ids, AX_I32, VECTOR(TOKENS)), INOUT(a->choice, AX_I32, DENSE(TOKENS, a->top_k)));
+
 ROW(route_stats, dtype, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts, a->top_k)),
     REAL(TOKENS) * (REAL(a->experts) + REAL(a->top_k) + 2),
     IN(a->probs, T, DENSE(TOKENS, a->experts)), IN(a->lse, T, VECTOR(TOKENS)),
     IN(a->choice, AX_I32, DENSE(TOKENS, a->top_k)), IN(a->ids, AX_I32, VECTOR(TOKENS)),
-    OUT(a->share, T, DENSE(a->samples, a->experts + 1)), INOUT(a->total, AX_F64, VECTOR(2 + a->experts)));
+    OUT(a->share, T, DENSE(a->samples, a->experts + 1)), INOUT(a->total, AX_F64, VECTOR(3 + a->experts)));
 
 ROW(route_grad, renormalize,
     TAKES(dtype, ACTIVATION); AX_TRY(check_top_k(name, a->experts, a->top_k)); AX_TRY(check_route_grad(a)),

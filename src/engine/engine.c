@@ -370,28 +370,33 @@ static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
     return ax_updater_resume(e->updater);
 }
 
-/* Computes the means over sparse blocks and samples of the routers' losses, and the largest load of an
- * expert. Blocks before the first trained parameter have no backward, hence no statistics: they do not count.
+/* Computes the means over sparse blocks and samples of the routers' losses, the largest load of an expert,
+ * and the share of choices without a place. Blocks before the first trained parameter have no backward, hence
+ * no statistics: they do not count.
  */
 static void sum_up_routers(const ax_engine *e, ax_step_result *out)
 {
     const ax_model_config *m = &e->model->config;
     const int64_t sparse = ax_model_config_sparse_blocks(m, m->layers), experts = m->experts.n;
+    double choices = 0, dropped = 0;
     int64_t blocks = 0;
     for (int64_t i = 0; e->routers && i < sparse; i++) {
-        const double *stats = e->routers + i * (2 + experts), *count = stats + 2;
+        const double *stats = e->routers + i * (3 + experts), *count = stats + 2;
         double sum = 0, most = 0;
         for (int64_t k = 0; k < experts; k++) {
             sum += count[k];
             most = fmax(most, count[k]);
         }
         blocks += sum > 0;
+        choices += sum;
+        dropped += count[experts];
         out->balance_loss += stats[0];
         out->z_loss += stats[1];
         out->expert_load = fmax(out->expert_load, sum > 0 ? most * (double)experts / sum : 0);
     }
     out->balance_loss /= (double)(ax_max(blocks, 1) * e->samples);
     out->z_loss /= (double)(ax_max(blocks, 1) * e->samples);
+    out->expert_dropped = choices > 0 ? dropped / choices : 0;
 }
 
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)

@@ -99,7 +99,7 @@ static inline size_t engine_batch_bytes(const ax_engine *e)
 static inline int64_t engine_routers(const ax_engine *e)
 {
     const ax_model_config *m = &e->model->config;
-    return ax_model_config_sparse_blocks(m, m->layers) * (2 + m->experts.n);
+    return ax_model_config_sparse_blocks(m, m->layers) * (3 + m->experts.n);
 }
 static inline int64_t engine_sums(const ax_engine *e) { return 1 + engine_routers(e); }
 

@@ -96,6 +96,7 @@ static ax_layer *experts(const build *b, const char *name, int64_t i)
                                    .down_init_std = projection_std(c),
                                    .balance = c->experts.balance / sparse,
                                    .z = c->experts.z_loss / sparse,
+                                   .capacity = c->experts.capacity,
                                    .index = ax_model_config_sparse_blocks(c, i)});
 }
 

@@ -23,6 +23,8 @@ static ax_status check_experts(const ax_model_config *c)
     AX_CHECK(e->balance >= 0 && e->z_loss >= 0, AX_ERR_USAGE,
              "the coefficients of the routers' losses, %g and %g, must not be negative", e->balance,
              e->z_loss);
+    AX_CHECK(e->capacity >= 0, AX_ERR_USAGE, "the capacity of experts, %g, must not be negative",
+             e->capacity);
     return AX_OK;
 }
 

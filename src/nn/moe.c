@@ -1,6 +1,6 @@
 /* A layer with experts. A router chooses top_k of the experts for each token; the result is the sum of their
- * MLPs, each multiplied by the weight of the choice. No choice is dropped: the rows of all choices, sorted by
- * expert, go through grouped GEMMs (ax_contract_grouped).
+ * MLPs, each multiplied by the weight of the choice. The rows of all choices, sorted by expert, go through
+ * grouped GEMMs (ax_contract_grouped). With a capacity, choices without a place have no rows in training.
  *
  * The factor of a row is applied to the input of down, not to its output: so nothing of the size of the
  * experts' outputs is kept for backward, and the sum over the choices of a token is a plain sum. The experts'
@@ -151,16 +151,13 @@ static ax_status finish_sum(ax_layer *self, ax_frame *frame, const ax_tensor *pa
     return ax_settle(frame, part, &((moe *)self)->x_layout, y);
 }
 
-/* Returns the rows of the experts without their tensors. */
-static ax_expert_rows rows_of(const ax_layer *self, const ax_tensor *tokens)
+/* Returns the number of places that an expert has for a sample in the running task; 0: no limit. */
+static int64_t capacity_of(const ax_layer *self, const ax_frame *frame, const ax_tensor *tokens)
 {
     const ax_moe_config *c = config_of(self);
-    const double room = self->ctx->parallel.expert_room;
-    return ax_expert_rows_of(self->ctx->grid, tokens, c->experts, c->top_k, &((const moe *)self)->experts,
-                             room > 0 ? room : AX_EXPERT_ROOM);
+    return ax_frame_training(frame) ? ax_expert_capacity(c->capacity, c->experts, c->top_k, tokens->dim[1])
+                                    : 0;
 }
-
-/* ---- forward ------------------------------------------------------------------------------------- */
 
 static ax_choices choices_of(const ax_layer *self)
 {
@@ -168,10 +165,21 @@ static ax_choices choices_of(const ax_layer *self)
     return (ax_choices){.experts = c->experts, .top_k = c->top_k, .renormalize = c->renormalize};
 }
 
+/* Returns the rows of the experts without their tensors. */
+static ax_expert_rows rows_of(const ax_layer *self, const ax_choices *c, const ax_tensor *tokens)
+{
+    const double room = self->ctx->parallel.expert_room;
+    return ax_expert_rows_of(self->ctx->grid, c, tokens, &((const moe *)self)->experts,
+                             room > 0 ? room : AX_EXPERT_ROOM);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+
 static ax_status choose(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_choices *c)
 {
     ax_tensor w, logits;
     *c = choices_of(self);
+    c->capacity = capacity_of(self, frame, x);
     AX_TRY(ax_param_acquire(frame, self->param[ROUTER], &w));
     AX_TRY(ax_contract_rule(self->ctx->grid, router_spec, x, &w, &logits));
     logits.dtype = self->ctx->accum;
@@ -232,7 +240,7 @@ static ax_status moe_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x
     AX_TRY(gather(self, frame, x, &tokens));
     const ax_tensor own = own_part(self, &tokens);
     AX_TRY(choose(self, frame, &own, &c));
-    s.rows = rows_of(self, &tokens);
+    s.rows = rows_of(self, &c, &tokens);
     AX_TRY(ax_op_group(frame, &c, &s.rows));
     for (int64_t round = s.rows.rounds - 1; round >= 0; round--)
         AX_TRY(forward_round(&s, round, &tokens));
@@ -253,7 +261,8 @@ static ax_status restore(rounds *s, ax_tensor *tokens, ax_choices *c)
     list_saved(tokens, s, c, saved);
     for (int i = SAVED - 1; i >= 0; i--)
         AX_TRY(ax_frame_restore(s->frame, saved[i]));
-    rows = rows_of(s->self, tokens);
+    c->capacity = capacity_of(s->self, s->frame, tokens);
+    rows = rows_of(s->self, c, tokens);
     rows.weight = s->rows.weight;
     rows.source = s->rows.source;
     rows.place = s->rows.place;
@@ -263,7 +272,8 @@ static ax_status restore(rounds *s, ax_tensor *tokens, ax_choices *c)
 }
 
 /* Allocates *dweight, the gradient of the weights of all choices of the gathered tokens: partial sums over
- * the inner width, and over ranks with other experts, to whose choices this rank adds nothing. */
+ * the inner width, and over ranks with other experts. Choices without a row on this rank have the gradient 0.
+ */
 static ax_status alloc_weight_grads(rounds *s, ax_tensor *dweight)
 {
     const ax_ctx *ctx = s->self->ctx;
@@ -273,7 +283,8 @@ static ax_status alloc_weight_grads(rounds *s, ax_tensor *dweight)
     AX_TRY(ax_frame_alloc(s->frame, &like, dweight));
     const ax_fill_args fill = {
         .n = ax_tensor_count(ctx->grid, dweight), .y = dweight->data, .dtype = dweight->dtype};
-    return s->rows.axes.n && fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
+    return (s->rows.axes.n || config_of(s->self)->capacity > 0) && fill.n ? ax_run_fill(ctx->stream, &fill)
+                                                                          : AX_OK;
 }
 
 /* Computes the gradients of gate and up of the rows of a round, in their memory, and adds that of the weights
@@ -340,7 +351,7 @@ static ax_status backward_choices(ax_layer *self, ax_frame *frame, const ax_choi
 {
     const ax_moe_config *config = config_of(self);
     const ax_batch *batch = ax_frame_batch(frame);
-    double *total = batch && batch->routers ? batch->routers + config->index * (2 + config->experts) : NULL;
+    double *total = batch && batch->routers ? batch->routers + config->index * (3 + config->experts) : NULL;
     ax_tensor summed;
     AX_TRY(ax_settle(frame, dweight, &c->weight.layout, &summed));
     return ax_op_route_grad(frame, c, own, &summed, config->balance, config->z, total, dlogits);
@@ -401,6 +412,9 @@ static ax_status declare_all(ax_layer *self, const ax_moe_config *c)
     AX_CHECK(c->top_k >= 1 && c->top_k <= c->experts, AX_ERR_USAGE,
              "layer \"%s\": each token chooses %lld of %lld experts: choose 1 to %lld", self->name,
              (long long)c->top_k, (long long)c->experts, (long long)c->experts);
+    AX_CHECK(c->capacity >= 0, AX_ERR_USAGE,
+             "layer \"%s\": the capacity of experts is %g: choose a positive factor, or 0 for no limit",
+             self->name, c->capacity);
     AX_CHECK(ranks <= c->experts, AX_ERR_USAGE,
              "layer \"%s\": %lld experts cannot be divided among %d ranks: choose at most %lld", self->name,
              (long long)c->experts, ranks, (long long)c->experts);

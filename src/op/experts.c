@@ -26,6 +26,31 @@ static ax_status alloc_choices(ax_frame *frame, const ax_tensor *logits, int64_t
     return ax_frame_alloc(frame, &like, out);
 }
 
+static const int32_t *ids_of(const ax_frame *frame)
+{
+    const ax_batch *batch = ax_frame_batch(frame);
+    return batch ? batch->tokens.data : NULL;
+}
+
+/* A decimal factor has no exact binary number: its rounding gives no place. */
+int64_t ax_expert_capacity(double factor, int64_t experts, int64_t top_k, int64_t tokens)
+{
+    const double share = factor * (double)(top_k * tokens) / (double)experts;
+    return (int64_t)ceil(fmin(share * (1 - 1e-12), (double)tokens));
+}
+
+/* Gives the choices of `samples` samples places. */
+static ax_status admit(ax_frame *frame, int64_t samples, const ax_choices *c)
+{
+    return ax_run_admit(stream_of(frame), &(ax_admit_args){.samples = samples,
+                                                           .tokens = tokens_of(c) / ax_max(samples, 1),
+                                                           .experts = c->experts,
+                                                           .top_k = c->top_k,
+                                                           .capacity = c->capacity,
+                                                           .ids = ids_of(frame),
+                                                           .choice = c->choice.data});
+}
+
 ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
 {
     int64_t n, experts;
@@ -37,7 +62,7 @@ ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
     AX_TRY(ax_op_local(frame, 1, &n, &c->lse));
     AX_TRY(alloc_choices(frame, logits, c->top_k, logits->dtype, &c->weight));
     AX_TRY(alloc_choices(frame, logits, c->top_k, AX_I32, &c->choice));
-    return ax_run_route(stream_of(frame), &(ax_route_args){.rows = n,
+    AX_TRY(ax_run_route(stream_of(frame), &(ax_route_args){.rows = n,
                                                            .experts = experts,
                                                            .top_k = c->top_k,
                                                            .logits = logits->data,
@@ -46,14 +71,14 @@ ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
                                                            .weight = c->weight.data,
                                                            .choice = c->choice.data,
                                                            .dtype = logits->dtype,
-                                                           .renormalize = c->renormalize});
+                                                           .renormalize = c->renormalize}));
+    return c->capacity ? admit(frame, ax_tensor_extent(ax_frame_ctx(frame)->grid, logits, 0), c) : AX_OK;
 }
 
 /* Adds the statistics of the choices to `total`, and computes *share. */
 static ax_status add_stats(ax_frame *frame, const ax_choices *c, int64_t samples, double *total,
                            ax_tensor *share)
 {
-    const ax_batch *batch = ax_frame_batch(frame);
     AX_TRY(ax_op_local(frame, 2, (int64_t[]){samples, c->experts + 1}, share));
     return ax_run_route_stats(stream_of(frame),
                               &(ax_route_stats_args){.samples = samples,
@@ -63,7 +88,7 @@ static ax_status add_stats(ax_frame *frame, const ax_choices *c, int64_t samples
                                                      .probs = c->probs.data,
                                                      .lse = c->lse.data,
                                                      .choice = c->choice.data,
-                                                     .ids = batch ? batch->tokens.data : NULL,
+                                                     .ids = ids_of(frame),
                                                      .share = share->data,
                                                      .total = total,
                                                      .dtype = c->probs.dtype});
@@ -95,7 +120,7 @@ ax_status ax_op_route_grad(ax_frame *frame, const ax_choices *c, const ax_tensor
                                                                 .dweight = dweight->data,
                                                                 .share = share.data,
                                                                 .choice = c->choice.data,
-                                                                .ids = batch ? batch->tokens.data : NULL,
+                                                                .ids = ids_of(frame),
                                                                 .now = batch ? batch->now : NULL,
                                                                 .dlogits = dlogits->data,
                                                                 .dtype = logits.dtype,
@@ -111,18 +136,20 @@ static ax_tensor expert_array(int64_t experts, const ax_axes *axes)
     return ax_tensor_make(AX_I32, 1, &experts, NULL, &layout);
 }
 
-/* A rank has at most a row for each gathered token and each of its experts, and at most top_k rows for a
- * token. Ranks with other experts have other rows: so their axes split the rows of the same tokens, which are
- * a split unit, by elements. */
-ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_tensor *tokens, int64_t experts, int64_t top_k,
+/* A rank has at most a row for each gathered token and each of its experts, at most top_k rows for a token,
+ * and at most a row for each place. Ranks with other experts have other rows: so their axes split the rows of
+ * the same tokens, which are a split unit, by elements. */
+ax_expert_rows ax_expert_rows_of(const ax_grid *grid, const ax_choices *c, const ax_tensor *tokens,
                                  const ax_axes *axes, double room)
 {
-    const ax_tensor of = expert_array(experts, axes);
+    const ax_tensor of = expert_array(c->experts, axes);
     const int ranks = ax_grid_group_size(grid, ax_layout_split_axes(&of.layout, 1));
-    const int64_t most = tokens->dim[1] * ax_min(top_k, ax_tensor_chunk(grid, &of, 0)),
-                  mean = (int64_t)ceil(room * (double)(tokens->dim[1] * top_k) / ranks),
+    const int64_t here = ax_tensor_chunk(grid, &of, 0), all = tokens->dim[1] * ax_min(c->top_k, here),
+                  most = c->capacity ? ax_min(all, here * c->capacity) : all,
+                  mean = (int64_t)ceil(room * (double)(tokens->dim[1] * c->top_k) / ranks),
                   each = ax_max(ax_min(mean, most), 1), unit = each * ranks;
-    ax_expert_rows r = {.experts = experts, .top_k = top_k, .axes = *axes, .rounds = ax_ceil_div(most, each)};
+    ax_expert_rows r = {
+        .experts = c->experts, .top_k = c->top_k, .axes = *axes, .rounds = ax_ceil_div(most, each)};
     ax_layout layout = {.dim = {tokens->layout.dim[0]}};
     for (int i = 0; i < axes->n; i++, layout.dim[0].fine++)
         layout.dim[0].a[layout.dim[0].n++] = axes->a[i];

@@ -44,7 +44,9 @@ static ax_status add_point(ax_history *h, const json_t *row)
                           .grad_norm = number(row, "grad_norm"),
                           .lr = number(row, "lr"),
                           .step_ms = number(row, "step_ms"),
-                          .tokens_per_s = number(row, "tokens_per_s")};
+                          .tokens_per_s = number(row, "tokens_per_s"),
+                          .expert_load = number(row, "expert_load"),
+                          .expert_dropped = number(row, "expert_dropped")};
     if (kind == AX_POINT_RECALL) {
         p.recalled = 100 * number(row, "recalled") / number(row, "documents");
         AX_TRY(find_source(h, json_string_value(json_object_get(row, "recall")), &p.source));

@@ -89,14 +89,6 @@ static ax_status add_title(const ax_history *runs, int n, ax_buf *out)
     return ax_xml_text(runs[0].title, TITLE_MOST, out);
 }
 
-static bool any_recall(const ax_history *runs, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (runs[i].source.count)
-            return true;
-    return false;
-}
-
 static ax_status add_page(const ax_history *runs, int n, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -107,8 +99,9 @@ static ax_status add_page(const ax_history *runs, int n, ax_buf *out)
     AX_TRY(ax_buf_printf(out, "</h1>\n"));
     AX_TRY(add_table(runs, n, out));
     AX_TRY(ax_buf_printf(out, "<div class=\"charts\">\n"));
-    for (int field = 0; field < (any_recall(runs, n) ? AX_HISTORY_FIELDS : AX_HISTORY_RECALL); field++)
-        AX_TRY(ax_history_plot(runs, n, (ax_history_field)field, NULL, WIDTH, HEIGHT, out));
+    for (int field = 0; field < AX_HISTORY_FIELDS; field++)
+        if (ax_history_has(runs, n, (ax_history_field)field))
+            AX_TRY(ax_history_plot(runs, n, (ax_history_field)field, NULL, WIDTH, HEIGHT, out));
     return ax_buf_printf(out, "</div>\n</body>\n</html>\n");
 }
 

@@ -273,6 +273,8 @@ static void print_line(ax_metrics *m, const ax_metrics_step *s)
         row_add(&line, " | dropped %.1f%%", 100 * s->dropped);
     if (s->expert_load > 0)
         row_add(&line, " | expert load %.2f", s->expert_load);
+    if (m->run.expert_capacity > 0)
+        row_add(&line, " | %.1f%% without place", 100 * s->expert_dropped);
     if (m->terminal) {
         row shown = {.n = 0};
         fit_terminal(&line);
@@ -333,6 +335,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
         row_number(&r, "z_loss", s->z_loss);
         row_number(&r, "expert_load", s->expert_load);
     }
+    if (m->run.expert_capacity > 0)
+        row_number(&r, "expert_dropped", s->expert_dropped);
     AX_TRY(row_write(m, &r));
     const ax_scalar scalars[] = {{"train/loss", s->loss},
                                  {"train/grad_norm", s->grad_norm},

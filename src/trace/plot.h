@@ -44,11 +44,16 @@ typedef enum ax_history_field {
     AX_HISTORY_LOSS, /* training and evaluation loss */
     AX_HISTORY_GRAD_NORM,
     AX_HISTORY_LR,
-    AX_HISTORY_RATE,   /* tokens per second */
-    AX_HISTORY_RECALL, /* percentage of the documents of each source that is recalled */
+    AX_HISTORY_RATE,    /* tokens per second */
+    AX_HISTORY_LOAD,    /* ax_step_result.expert_load */
+    AX_HISTORY_DROPPED, /* percentage of the choices of experts that have no place */
+    AX_HISTORY_RECALL,  /* percentage of the documents of each source that is recalled */
     AX_HISTORY_FIELDS
 } ax_history_field;
 
+/* Returns true if a chart of `field` shows something: all runs have a loss, but only some have experts, for
+ * example. */
+bool ax_history_has(const ax_history *runs, int n, ax_history_field field);
 /* Appends one chart that shows `field` of all runs. If `title` is NULL, the chart's title is the name of the
  * field. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,

@@ -32,11 +32,25 @@ static double value_of(const ax_history_point *p, ax_history_field field)
         return p->lr;
     case AX_HISTORY_RATE:
         return p->tokens_per_s;
+    case AX_HISTORY_LOAD:
+        return p->expert_load;
+    case AX_HISTORY_DROPPED:
+        return 100 * p->expert_dropped;
     case AX_HISTORY_RECALL:
         return p->recalled;
     default:
         return p->loss;
     }
+}
+
+bool ax_history_has(const ax_history *runs, int n, ax_history_field field)
+{
+    bool has = field <= AX_HISTORY_RATE;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < runs[i].n && !has; k++)
+            has = value_of(&runs[i].point[k], field) > 0 ||
+                  (field == AX_HISTORY_RECALL && runs[i].point[k].kind == AX_POINT_RECALL);
+    return has;
 }
 
 /* Returns the interquartile mean of the finite values in y[from … to]. If there are more than SMOOTH_SAMPLE
@@ -180,7 +194,12 @@ static bool has_evaluations(const ax_curve *curve, int n)
 ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, const char *title, int width,
                           int height, ax_buf *out)
 {
-    static const char *const names[] = {"loss", "gradient norm", "learning rate", "tokens per second",
+    static const char *const names[] = {"loss",
+                                        "gradient norm",
+                                        "learning rate",
+                                        "tokens per second",
+                                        "largest load of an expert",
+                                        "choices without a place, %",
                                         "documents recalled, %"};
     ax_curve *curve;
     int curves = 1, made;

@@ -164,6 +164,10 @@ static void log_experts(const ax_train_run *run)
            "parameters; coefficients: balance loss %g, z loss %g",
            (long long)e->top_k, (long long)e->n, (long long)ax_model_config_sparse_blocks(m, m->layers),
            (long long)m->layers, (double)matmul * 1e-6, e->balance, e->z_loss);
+    if (e->capacity > 0)
+        ax_log(AX_LOG_INFO, "experts: capacity %g: each has %lld places for a sequence of %lld tokens",
+               e->capacity, (long long)ax_expert_capacity(e->capacity, e->n, e->top_k, m->seq_len),
+               (long long)m->seq_len);
 }
 
 /* Appends the matrices that have updates, such as "q, v in each block, head". */
@@ -254,6 +258,7 @@ ax_status ax_report_open_metrics(const ax_train_run *run, ax_train_report *repor
                           .model = model,
                           .parameters = parameters,
                           .steps = c->train.steps,
+                          .expert_capacity = run->inputs.model.experts.capacity,
                           .goldfish_k = c->data.goldfish.k,
                           .peak_flops = report->peak_flops,
                           .peak_from = "multiply-adds in registers, measured at start-up",
@@ -320,6 +325,7 @@ static ax_metrics_step row_of(const ax_train_run *run, const ax_step_result *res
                              .balance_loss = result->balance_loss,
                              .z_loss = result->z_loss,
                              .expert_load = result->expert_load,
+                             .expert_dropped = result->expert_dropped,
                              .dropped = dropped / ax_max(dropped + (double)run->state.step_targets, 1)};
 }
 

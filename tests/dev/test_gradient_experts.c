@@ -57,7 +57,7 @@ static double router_objective(const void *test)
 /* All of the second sample is padding, and a part of the third. */
 static void router_setup(router_test *t, routed *r)
 {
-    double total[2 + EXPERTS] = {0};
+    double total[3 + EXPERTS] = {0};
     fill(t->logits, N * EXPERTS);
     fill(t->dweight, N * TOP_K);
     for (int i = 0; i < N; i++)
@@ -96,7 +96,7 @@ static void losses_by_definition(void **state)
     (void)state;
     static router_test t = {.balance = 1};
     routed r;
-    double total[2 + EXPERTS] = {0}, none[N * TOP_K] = {0};
+    double total[3 + EXPERTS] = {0}, none[N * TOP_K] = {0};
     router_setup(&t, &r);
     RUN(route_stats, SAMPLES, TOKENS, EXPERTS, TOP_K, r.probs, r.lse, r.choice, t.ids, t.share, total,
         AX_F64);
@@ -106,9 +106,10 @@ static void losses_by_definition(void **state)
     t.z = 1;
     const double z = router_objective(&t);
     check_equal("balance and z", total, (double[]){balance, z}, 2);
+    assert_true(total[2 + EXPERTS] == 0); /* every choice has a place */
     /* if all experts have the same probability and number of choices, the balance loss of a sample is top_k
      */
-    double even[TOKENS * EXPERTS], share[EXPERTS + 1], sums[2 + EXPERTS] = {0}, lse[TOKENS] = {0};
+    double even[TOKENS * EXPERTS], share[EXPERTS + 1], sums[3 + EXPERTS] = {0}, lse[TOKENS] = {0};
     int32_t turn[TOKENS * TOP_K];
     for (int i = 0; i < TOKENS * EXPERTS; i++)
         even[i] = 0.25;

@@ -106,6 +106,7 @@ static ax_status live(ax_comm *world, void *arg)
                                  .clip = 1,
                                  .scores = j->zero % 2 == 0};
     AX_TRY(make_config(j->model, &config));
+    config.experts.capacity = j->model == EXPERTS ? j->zero % 2 : 0;
     parallel.zero = j->zero;
     parallel.pipe.postpone = j->postpone;
     parallel.offload = j->offload;

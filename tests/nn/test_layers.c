@@ -45,7 +45,14 @@ static bool is_refused(const ax_layer_sample *sample, int x)
  * without experts a number above that of ranks. */
 static int experts_of(const ax_layer_sample *sample)
 {
-    return !strcmp(sample->name, "moe_top1") ? 4 : !strcmp(sample->name, "moe_top2") ? 5 : 9;
+    static const struct {
+        const char *name;
+        int experts;
+    } few[] = {{"moe_top1", 4}, {"moe_top2", 5}, {"moe_capacity", 3}};
+    for (size_t i = 0; i < AX_COUNT(few); i++)
+        if (!strcmp(sample->name, few[i].name))
+            return few[i].experts;
+    return 9;
 }
 
 /* In float64 a grid only reorders sums of at most a few hundred terms: 1e-12 is 1e4 roundings. With ZeRO 1

@@ -155,6 +155,7 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         EXPECT(result.finite);
         r->loss[i] = result.loss;
         r->load[i] = result.expert_load;
+        r->dropped[i] = result.expert_dropped;
         r->balance = i ? r->balance : result.balance_loss;
         r->z = i ? r->z : result.z_loss;
         if (i == 0) {
@@ -219,6 +220,7 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
     ax_engine *engine = NULL;
     ax_engine_plan plan = {.frame = NULL};
     AX_TRY(make_config(mine.model, &config));
+    config.experts.capacity = mine.capacity;
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, mine.grid, mine.device, 1, mine.compute, mine.seed, &ctx);
     if (status == AX_OK) {
@@ -368,8 +370,12 @@ ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_boun
     const bool routers =
         relative(a->balance, serial->balance) <= loss_bound && relative(a->z, serial->z) <= loss_bound;
     AX_CHECK(
-        !memcmp(a->load, serial->load, (size_t)a->steps * sizeof *a->load) && (!serial->balance || routers),
-        AX_ERR_INTERNAL, "%s: experts have other loads, or the losses of routers differ by %.1e and %.1e",
+        !memcmp(a->load, serial->load, (size_t)a->steps * sizeof *a->load) &&
+            !memcmp(a->dropped, serial->dropped, (size_t)a->steps * sizeof *a->dropped) &&
+            (!serial->balance || routers),
+        AX_ERR_INTERNAL,
+        "%s: experts have other loads, other choices have no place, or the losses of routers differ by %.1e "
+        "and %.1e",
         text, relative(a->balance, serial->balance), relative(a->z, serial->z));
     AX_CHECK(loss <= loss_bound && norm <= loss_bound, AX_ERR_INTERNAL,
              "%s: losses off by %.1e, the norm by %.1e", text, loss, norm);

@@ -39,6 +39,7 @@ typedef struct eq_run {
     eq_model model;
     const char *device;
     ax_dtype compute;
+    double capacity;         /* of the experts (ax_model_experts) */
     int64_t recompute, rows; /* rows of a step; each rank has one row or an even number */
     int64_t micro_batches;   /* of a step; 0: two, or one if a rank has one row */
     int steps;
@@ -48,6 +49,7 @@ typedef struct eq_run {
     /* results, stored by rank 0: */
     double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients are those of step 1 */
     double load[EQ_MOST_STEPS], balance, z; /* expert_load of each step; losses of routers in step 1 */
+    double dropped[EQ_MOST_STEPS];          /* expert_dropped of each step */
     double differ[CHOICES_SUMS], margin;    /* what CHOICES_COMPARE found */
     int params;
     char *name[EQ_PARAMS];
@@ -77,8 +79,9 @@ double eq_worst_loss_gap(const eq_run *a, const eq_run *serial);
 double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
 
 /* Fails unless losses, norm and gradients of `a` are within the bounds, and the loads of experts, which
- * follow from the choices, are equal. The difference of a gradient's element is relative to the root mean
- * square of its tensor, or to 1e-3 of that of all gradients if this is larger. */
+ * and the shares of dropped choices, which follow from the choices, are equal. The difference of a gradient's
+ * element is relative to the root mean square of its tensor, or to 1e-3 of that of all gradients if this is
+ * larger. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 /* Returns the largest relative error of the gradient of a matrix: the norm of its difference from that of

@@ -52,8 +52,52 @@ typedef struct routed {
     int32_t *choice, *ids;
 } routed;
 
+static bool is_padding(int64_t token, int64_t tokens, int index)
+{
+    return token / tokens == 1 || (index % 2 && token % 5 == 4);
+}
+
+/* Every fourth choice has no place. */
+static void drop_some(int32_t *choice, int64_t n)
+{
+    for (int64_t c = 1; c < n; c += 4)
+        choice[c] = ~choice[c];
+}
+
+/* Draws the choices of n tokens: the first `top_k` experts in another order for each token, or experts that
+ * follow one another from any one on. */
+static void put_choices(kernel_case *c, int32_t *choice, int64_t n, int64_t experts, int64_t top_k)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t among = i % 3 ? experts : top_k, first = kc_integer(c, 0, among);
+        for (int64_t j = 0; j < top_k; j++)
+            choice[i * top_k + j] = (int32_t)((first + j) % among);
+    }
+}
+
+/* Cases: no padding, and two kinds of it; few places to as many as there are tokens. */
+bool kc_build_admit(kernel_case *c, int index)
+{
+    ARGS(admit);
+    if (c->dtype != AX_F32 || index / 3 >= (int)AX_COUNT(routers))
+        return false;
+    const int64_t *size = routers[index / 3], n = size[0] * size[3];
+    a->tokens = size[0];
+    a->experts = size[1];
+    a->top_k = size[2];
+    a->samples = size[3];
+    a->capacity = index % 3 == 2 ? ax_max(size[0], 1) : size[0] * size[2] / size[1] / (1 + index % 2) + 1;
+    kc_name(c, " %d samples of %d tokens, %d of %d, %d places", (int)a->samples, (int)a->tokens,
+            (int)a->top_k, (int)a->experts, (int)a->capacity);
+    int32_t *ids = index % 3 ? RAW(ids, KC_IN, AX_I32, n, 0) : NULL;
+    for (int64_t i = 0; i < n && ids; i++)
+        ids[i] = is_padding(i, ax_max(size[0], 1), index) ? -1 : (int32_t)i;
+    put_choices(c, RAW(choice, KC_INOUT, AX_I32, n * a->top_k, 0), n, a->experts, a->top_k);
+    return true;
+}
+
 /* Fills in the arrays of `r`; in every third case all tokens of a sample, and some of the others, are
- * padding. */
+ * padding. In every other one some choices have no place. */
 static void put_routed(kernel_case *c, const routed *r, const int64_t size[4], bool renormalize, int index)
 {
     const int64_t n = size[0] * size[3], tokens = ax_max(size[0], 1);
@@ -75,7 +119,9 @@ static void put_routed(kernel_case *c, const routed *r, const int64_t size[4], b
     kc_reference(AX_K_route, &args);
     free(logits);
     for (int64_t i = 0; i < n && r->ids; i++)
-        r->ids[i] = i / tokens == 1 || (index % 2 && i % 5 == 4) ? -1 : (int32_t)i;
+        r->ids[i] = is_padding(i, tokens, index) ? -1 : (int32_t)i;
+    if (index % 2)
+        drop_some(r->choice, n * size[2]);
 }
 
 bool kc_build_route_stats(kernel_case *c, int index)
@@ -102,7 +148,7 @@ bool kc_build_route_stats(kernel_case *c, int index)
     put_routed(c, &r, size, false, index);
     free(r.weight);
     OUT(share, c->dtype, a->samples * (a->experts + 1), 4);
-    INOUT(total, AX_F64, 2 + a->experts, (double)n + 8);
+    INOUT(total, AX_F64, 3 + a->experts, (double)n + 8);
     return true;
 }
 
@@ -153,7 +199,8 @@ static void put_groups(kernel_case *c, int32_t *group, int64_t n, int64_t groups
     }
 }
 
-/* Cases: all groups in one round, all in rounds of seven rows, some of the groups in three rounds or more. */
+/* Cases: all groups in one round, all in rounds of seven rows, some of the groups in three rounds or more. In
+ * the last two some choices have no place. */
 bool kc_build_group(kernel_case *c, int index)
 {
     enum { ALL, IN_SEVENS, SOME, WAYS };
@@ -169,7 +216,10 @@ bool kc_build_group(kernel_case *c, int index)
     a->rounds = way == ALL ? 1 : ax_ceil_div(a->n, a->rows) + 1;
     kc_name(c, " %d in %d from %d of %d, %d rounds", (int)a->n, (int)a->groups, (int)a->first, (int)groups,
             (int)a->rounds);
-    put_groups(c, RAW(group, KC_IN, AX_I32, a->n, 0), a->n, groups, index % SPREADS);
+    int32_t *group = RAW(group, KC_IN, AX_I32, a->n, 0);
+    put_groups(c, group, a->n, groups, index % SPREADS);
+    if (way != ALL)
+        drop_some(group, a->n);
     RAW(source, KC_OUT, AX_I32, a->rounds * a->rows, 0);
     RAW(place, KC_OUT, AX_I32, a->n, 0);
     RAW(bounds, KC_OUT, AX_I32, a->rounds * (a->groups + 1), 0);

@@ -113,12 +113,14 @@ static void numbers_that_are_not_finite_are_null(void **state)
     ax_metrics_run run = quiet_run(*state);
     run.peak_flops = 0; /* unknown: no mfu */
     run.goldfish_k = 4;
+    run.expert_capacity = 1.5;
     run.peak_from = NULL;
     ax_metrics *metrics;
     OK(ax_metrics_open(&run, 0, &metrics));
     ax_metrics_step s = a_step(1);
     s.loss = NAN;
     s.dropped = 0.25;
+    s.expert_dropped = 0.125;
     s.grad_norm = INFINITY;
     s.step_ms = 0;
     OK(ax_metrics_step_add(metrics, &s));
@@ -129,6 +131,7 @@ static void numbers_that_are_not_finite_are_null(void **state)
     assert_true(json_is_null(json_object_get(json_array_get(rows, 0), "peak_from")));
     same_double(number(json_array_get(rows, 0), "goldfish_k"), 4);
     same_double(number(json_array_get(rows, 1), "dropped"), 0.25);
+    same_double(number(json_array_get(rows, 1), "expert_dropped"), 0.125);
     static const char *const null[] = {"loss", "grad_norm", "tokens_per_s", "flops_per_s", "mfu"};
     for (size_t i = 0; i < AX_COUNT(null); i++)
         assert_true(json_is_null(json_object_get(json_array_get(rows, 1), null[i])));
@@ -308,11 +311,13 @@ static void report_to(const char *dir, int fd, int64_t resume_step, int n)
     ax_metrics *metrics;
     run.quiet = false;
     run.steps = 23;
+    run.expert_capacity = resume_step; /* only the second session drops choices */
     dup2(fd, STDERR_FILENO);
     ax_status status = ax_metrics_open(&run, resume_step, &metrics);
     for (int64_t i = resume_step + 1; status == AX_OK && i <= n; i++) {
         ax_metrics_step s = a_step(i);
         s.expert_load = i == 20 ? 1.25 : 0;
+        s.expert_dropped = 0.0625;
         status = ax_metrics_step_add(metrics, &s);
     }
     ax_metrics_close(&metrics);
@@ -339,6 +344,7 @@ static void progress_goes_to_a_file_at_intervals(void **state)
     static const int64_t expected[8] = {1, 10, 20, 23, 18}; /* the first of each session too */
     assert_memory_equal(steps, expected, sizeof steps);
     assert_non_null(strstr(text, " | expert load 1.25\n")); /* of a model with experts */
+    assert_non_null(strstr(text, " | 6.2% without place\n"));
     const char *first =
         "step 1/23 | loss 5.0000 | gnorm 0.100 | lr 3.00e-04 | 400 ms | 10k tok/s | MFU 50.0% | "
         "mem 117.7 MiB | eta 8.8 s\n";

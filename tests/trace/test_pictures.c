@@ -78,6 +78,33 @@ static void recall_is_read_and_drawn(void **state)
     ax_history_fini(&h);
 }
 
+/* A run with experts has a chart of their load, and one of dropped choices if they have a capacity. */
+static void experts_are_drawn(void **state)
+{
+    for (int capacity = 0; capacity < 2; capacity++) {
+        ax_metrics_run run = quiet_run(*state);
+        ax_metrics *metrics;
+        ax_history h;
+        ax_buf html = {0};
+        run.expert_capacity = capacity;
+        OK(ax_metrics_open(&run, 0, &metrics));
+        for (int i = 1; i < 4; i++) {
+            ax_metrics_step s = a_step(i);
+            s.expert_load = 1 + i;
+            s.expert_dropped = 0.25 * i;
+            OK(ax_metrics_step_add(metrics, &s));
+        }
+        ax_metrics_close(&metrics);
+        OK(ax_history_read(*state, &h));
+        assert_true(h.point[2].expert_load == 4 && h.point[2].expert_dropped == 0.75 * capacity);
+        OK(ax_history_html(&h, 1, &html));
+        assert_non_null(strstr(html.data, ">largest load of an expert<"));
+        assert_int_equal(strstr(html.data, ">choices without a place, %<") != NULL, capacity);
+        ax_buf_fini(&html);
+        ax_history_fini(&h);
+    }
+}
+
 static void damaged_histories_are_errors(void **state)
 {
     ax_history h;
@@ -336,6 +363,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_history_has_the_rows_that_were_written),
         TEST(recall_is_read_and_drawn),
+        TEST(experts_are_drawn),
         TEST(damaged_histories_are_errors),
         cmocka_unit_test(the_xml_check_can_fail),
         cmocka_unit_test(degenerate_runs_are_drawn),

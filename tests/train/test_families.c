@@ -43,24 +43,38 @@ static void runs_resume(void **state)
 }
 
 /* grid.expert is free: a checkpoint goes on with experts divided among other ranks, or undivided. The batch,
- * and so the loss, is the same; sums of fp32 are added in another order. */
-static void runs_resume_with_experts_on_other_ranks(void **state)
+ * and so the loss and the share of dropped choices, is the same; sums of fp32 are added in another order. */
+static void resume_with_experts_on_other_ranks(const char *capacity)
 {
-    (void)state;
     static const char *const grids[] = {"", "ranks=4 grid.data=4 grid.expert=2 ",
-                                        "ranks=4 grid.x=2 grid.data=2 grid.expert=2 zero=1 moe.room=1 "};
-    double loss[AX_COUNT(grids)];
-    const char *keys = SHAPE "optim.schedule=constant model.family=qwen3_moe model.heads=4 model.ffn=20 "
-                             "model.experts=4 train.micro_batch=1 ";
+                                        "ranks=4 grid.x=2 grid.data=2 grid.expert=2 zero=1 "};
+    double loss[AX_COUNT(grids)], dropped[AX_COUNT(grids)];
+    char keys[512];
+    snprintf(keys, sizeof keys,
+             SHAPE "optim.schedule=constant model.family=qwen3_moe model.heads=4 model.ffn=20 "
+                   "model.experts=4 train.micro_batch=1 moe.capacity=%s ",
+             capacity);
     sh("rm -rf run other");
     run_expect(0, NULL, "%sranks=4 grid.data=4 grid.expert=4 train.steps=2", keys);
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
         run_expect(0, "after step 2", "%s%srun.dir=other train.resume=run/ckpt/step-2 train.steps=4", keys,
                    grids[i]);
         loss[i] = number_at("other", "loss", 4);
-        assert_true(fabs(loss[i] - loss[0]) < 1e-5);
+        dropped[i] = atof(capacity) > 0 ? number_at("other", "expert_dropped", 4) : 0;
+        assert_true(fabs(loss[i] - loss[0]) < 1e-5 && dropped[i] == dropped[0]);
         sh("rm -rf other");
     }
+    assert_true((dropped[0] > 0) == (atof(capacity) > 0));
+}
+
+static void runs_resume_with_experts_on_other_ranks(void **state)
+{
+    (void)state;
+    resume_with_experts_on_other_ranks("0");
+    resume_with_experts_on_other_ranks("0.75");
+    run_expect(2, "moe.capacity was 0.75 and is now 1",
+               SHAPE "optim.schedule=constant model.family=qwen3_moe model.heads=4 model.ffn=20 "
+                     "model.experts=4 train.micro_batch=1 moe.capacity=1 train.steps=4");
 }
 
 /* model.config: the shape of a file, of which keys replace values. */

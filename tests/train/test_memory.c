@@ -35,8 +35,9 @@ typedef struct shape {
     double dropout;
     int threads;
     const char *family;
-    int64_t rank; /* of low-rank updates of all matrices; 0: all weights are trained */
-    bool pruned;  /* the blocks' matrices keep one of ten elements */
+    int64_t rank;    /* of low-rank updates of all matrices; 0: all weights are trained */
+    bool pruned;     /* the blocks' matrices keep one of ten elements */
+    double capacity; /* of experts */
 } shape;
 
 typedef struct measured {
@@ -100,6 +101,7 @@ static ax_status start(training *t, const shape *s, measured *out)
     t->config.seq_len = s->seq_len;
     t->config.dropout = (ax_model_dropout){s->dropout, s->dropout, s->dropout};
     t->config.tie = true;
+    t->config.experts.capacity = s->capacity;
     for (int m = 0; m < AX_MATRIX_COUNT; m++)
         if (s->rank && (m != AX_MATRIX_GATE || t->config.gated))
             t->config.low_rank[m] = (ax_low_rank){.rank = s->rank, .scale = 2, .dropout = 0.1};
@@ -258,6 +260,7 @@ static void a_step_allocates_nothing(void **state)
         s.recompute = rows[i].recompute;
         s.rank = rows[i].rank;
         s.pruned = rows[i].pruned;
+        s.capacity = s.compute == AX_BF16;
         measured m = measure(&s, 8);
         assert_int_equal(m.control, 2);
         assert_int_equal(m.calls, 0);
@@ -271,6 +274,7 @@ typedef struct grid_case {
     ax_grid_size grid;
     ax_parallel parallel;
     int64_t recompute;
+    double capacity; /* of experts */
     atomic_long asked;
 } grid_case;
 
@@ -319,6 +323,7 @@ static ax_status grid_rank(ax_comm *world, void *arg)
     t.config.vocab = 61;
     t.config.seq_len = 16;
     t.config.tie = true;
+    t.config.experts.capacity = c->capacity;
     t.options = (ax_engine_options){.model = &t.config,
                                     .seq_len = 16,
                                     .micro_batch = 1,
@@ -351,8 +356,9 @@ static void a_step_on_a_grid_allocates_nothing(void **state)
     for (int i = 0; i < 6; i++) {
         const int zero = i % 4;
         grid_case c = {.family = i < 4 ? "gpt2" : "mixtral",
-                       .grid = {{1, 2, 2, 1, 2}},
+                       .grid = {{1, 2, 2, 1, 2, i < 5 ? 1 : 2}},
                        .parallel = ax_parallel_default,
+                       .capacity = i < 5 ? 0 : 1,
                        .recompute = zero % 2};
         c.parallel.zero = zero;
         c.parallel.weight_cache = zero % 3 ? 4000 : 0;
@@ -368,32 +374,33 @@ static void the_plan_is_what_is_measured(void **state)
     (void)state;
     static const shape shapes[] = {
         /* mostly weights */
-        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2", 0, false},
+        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2", 0, false, 0},
         /* mostly activations, and two micro-batches */
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2", 0, false},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2", 0, false, 0},
         /* the same, with recomputation */
-        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2", 0, false},
+        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2", 0, false, 0},
         /* mostly logits */
-        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2", 0, false},
+        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2", 0, false, 0},
         /* mostly the parts of constant size */
-        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2", 0, false},
+        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2", 0, false, 0},
         /* other families: RMSNorm, rotary positions, a gated MLP; norms of heads */
-        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, false},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3", 0, false},
+        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, false, 0},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3", 0, false, 0},
         /* low-rank updates: mostly frozen weights; mostly activations */
-        {8, 512, 8, 8000, 64, 1, 1, 0, AX_BF16, 0, 1, "llama", 8, false},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 4, false},
+        {8, 512, 8, 8000, 64, 1, 1, 0, AX_BF16, 0, 1, "llama", 8, false, 0},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 4, false, 0},
         /* pruned matrices: mostly weights with their zeros; mostly activations */
-        {8, 512, 8, 500, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, true},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 0, true},
+        {8, 512, 8, 500, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0, true, 0},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 0, true, 0},
         /* experts, 8 in each block: mostly weights; mostly activations, with two micro-batches or
            recomputation */
-        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "mixtral", 0, false},
-        {2, 128, 4, 1000, 64, 1, 1, 0, AX_BF16, 0, 1, "qwen3_moe", 0, false},
-        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "olmoe", 0, false},
-        {3, 48, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "mixtral", 0, false},
-        {3, 48, 4, 1000, 256, 16, 16, 1, AX_F32, 0, 1, "qwen3_moe", 0, false},
-        {3, 48, 4, 1000, 256, 8, 8, 0, AX_BF16, 0, 1, "olmoe", 0, false},
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "mixtral", 0, false, 0},
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_BF16, 0, 1, "qwen3_moe", 0, false, 0},
+        {2, 128, 4, 1000, 64, 1, 1, 0, AX_F32, 0, 1, "olmoe", 0, false, 0},
+        {3, 48, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "mixtral", 0, false, 0},
+        {3, 48, 4, 1000, 256, 16, 16, 1, AX_F32, 0, 1, "qwen3_moe", 0, false, 0},
+        {3, 48, 4, 1000, 256, 8, 8, 0, AX_BF16, 0, 1, "olmoe", 0, false, 0},
+        {3, 48, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "mixtral", 0, false, 0.5},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
         if (SANITIZED && i != 4)
@@ -417,7 +424,7 @@ static void tables_of_positions_are_planned(void **state)
     for (int rotary = 0; rotary < 2; rotary++) {
         training t = {0};
         measured m = {0};
-        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0, false};
+        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0, false, 0};
         if (start(&t, &s, &m) != AX_OK)
             fail_msg("%s", ax_error_message());
         assert_int_equal(t.plan.memory.bytes[AX_MEMORY_TABLES], rotary ? 160 * (48 / 4) * sizeof(float) : 0);
@@ -437,7 +444,7 @@ static void the_memory_of_low_rank_updates_is_exact(void **state)
     (void)state;
     training t = {0};
     measured m = {0};
-    const shape s = {3, 48, 4, 500, 16, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 5, false};
+    const shape s = {3, 48, 4, 500, 16, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 5, false, 0};
     if (start(&t, &s, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     const ax_param_set *set = ax_engine_params(t.engine);
@@ -476,7 +483,7 @@ static void a_deep_model_is_planned_quickly(void **state)
     measured m = {0};
     int layers = AX_LAYERS_MAX / one_of(4, 4);
     clock_t begin = clock();
-    if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0, false}, &m) != AX_OK)
+    if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0, false, 0}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%d layers are ready after %.1f s\n", layers, seconds);

@@ -56,13 +56,29 @@ void ax_cpu_route(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 static bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; }
 
+/* Gives the choices of sample s places; `used`: room for a number for each expert. */
+static void admit_sample(const ax_admit_args *a, int64_t s, int64_t *used)
+{
+    memset(used, 0, (size_t)a->experts * sizeof *used);
+    for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++)
+        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
+            if (!counts(a->ids, i) || used[a->choice[j]]++ >= a->capacity)
+                a->choice[j] = ~a->choice[j];
+}
+
+void ax_cpu_admit(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    for (int64_t s = lo; s < hi; s++)
+        admit_sample(args, s, scratch);
+}
+
 /* Computes the row of `share` of sample s, and adds to the totals. `probs` and `choices`: room for a number
  * for each expert. */
 static void sum_sample(const ax_route_stats_args *a, int64_t s, double *probs, double *choices)
 {
     const int64_t E = a->experts;
     float *share = (float *)a->share + s * (E + 1);
-    double squares = 0, counted = 0;
+    double squares = 0, counted = 0, dropped = 0;
     memset(probs, 0, (size_t)E * sizeof *probs);
     memset(choices, 0, (size_t)E * sizeof *choices);
     for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++) {
@@ -73,8 +89,10 @@ static void sum_sample(const ax_route_stats_args *a, int64_t s, double *probs, d
         squares += lse * lse;
         for (int64_t e = 0; e < E; e++)
             probs[e] += ((const float *)a->probs)[i * E + e];
-        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-            choices[a->choice[j]]++;
+        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+            choices[AX_EXPERT_OF(a->choice[j])]++;
+            dropped += a->choice[j] < 0;
+        }
     }
     const double each = counted > 0 ? 1 / counted : 0;
     for (int64_t e = 0; e < E; e++) {
@@ -83,6 +101,7 @@ static void sum_sample(const ax_route_stats_args *a, int64_t s, double *probs, d
         a->total[2 + e] += choices[e];
     }
     share[E] = (float)each;
+    a->total[2 + E] += dropped;
     a->total[1] += squares * each;
 }
 
@@ -112,11 +131,11 @@ static void add_choices(const ax_route_grad_args *a, int64_t i, float *dp)
                 *dweight = a->dweight;
     float sum = 0, mean = 0;
     for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
-        sum += probs[a->choice[j]];
+        sum += probs[AX_EXPERT_OF(a->choice[j])];
         mean += weight[j] * dweight[j];
     }
     for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-        dp[a->choice[j]] += a->renormalize ? (dweight[j] - mean) / sum : dweight[j];
+        dp[AX_EXPERT_OF(a->choice[j])] += a->renormalize ? (dweight[j] - mean) / sum : dweight[j];
 }
 
 static void store(ax_dtype dtype, void *out, int64_t at, const float *x, int64_t n)

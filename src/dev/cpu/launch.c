@@ -136,6 +136,15 @@ static ax_status route(ax_stream *stream, const void *args)
     return run_items(stream, ax_cpu_route, args, a->rows, 1, 16.0 * (double)(a->rows * a->experts));
 }
 
+static ax_status admit(ax_stream *stream, const void *args)
+{
+    const ax_admit_args *a = args;
+    if (a->experts * (int64_t)sizeof(int64_t) > AX_CPU_SCRATCH)
+        return run_ref(stream, AX_K_admit, args);
+    return run_items(stream, ax_cpu_admit, args, a->samples, 1,
+                     2.0 * (double)(a->samples * a->tokens * a->top_k));
+}
+
 static ax_status route_stats(ax_stream *stream, const void *args)
 {
     const ax_route_stats_args *a = args;

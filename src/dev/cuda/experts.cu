@@ -91,14 +91,36 @@ template <class A> __global__ void choose_experts(route_call<A> s)
         weight[j] /= chosen;
 }
 
+/* ---- places --------------------------------------------------------------------------------------
+ *
+ * A warp gives the places of an expert to choices of a sample: each lane looks at one of WARP neighbouring
+ * choices. Other warps may meanwhile mark choices of their own experts, which are different in any case. */
+
+__device__ inline bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; }
+
+__global__ void admit_choices(ax_admit_args a)
+{
+    const int e = (int)(blockIdx.y * TOKENS + threadIdx.x / WARP), lane = threadIdx.x % WARP;
+    const int64_t n = a.tokens * a.top_k, first = (int64_t)blockIdx.x * n;
+    int64_t used = 0;
+    if (e >= a.experts)
+        return;
+    for (int64_t i = 0; i < n; i += WARP) {
+        const int64_t c = first + i + lane;
+        const bool mine = i + lane < n && a.choice[c] == e, takes = mine && counts(a.ids, c / a.top_k);
+        const unsigned takers = __ballot_sync(0xffffffffu, takes);
+        if (mine && (!takes || used + __popc(takers & ((1u << lane) - 1)) >= a.capacity))
+            a.choice[c] = ~e;
+        used += __popc(takers);
+    }
+}
+
 /* ---- statistics ----------------------------------------------------------------------------------
  *
  * A thread block sums for a sample and WARP experts, with a thread for each of these in each of its warps,
  * which share the tokens. Then one thread block adds up the samples one after the other, so that the totals
- * have one order. A sample has 1 + 2·experts `parts`: its z loss, and for each expert the part of the balance
- * loss and the number of choices. */
-
-__device__ inline bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; }
+ * have one order. A sample has 2 + 2·experts `parts`: its z loss and how many choices have no place, and for
+ * each expert the part of the balance loss and the number of choices. */
 
 template <class A> struct stats_of_choices {
     ax_route_stats_args a;
@@ -123,48 +145,52 @@ template <class A> __global__ void sum_sample(stats_of_choices<A> s)
     const ax_route_stats_args &a = s.a;
     const int64_t E = a.experts, b = blockIdx.x, end = (b + 1) * a.tokens,
                   e = (int64_t)blockIdx.y * WARP + threadIdx.x % WARP;
-    double counted = 0, squares = 0, probs = 0, choices = 0;
+    double counted = 0, squares = 0, dropped = 0, probs = 0, choices = 0;
     for (int64_t i = b * a.tokens + threadIdx.x; i < end; i += BLOCK)
         if (counts(a.ids, i)) {
             const double lse = (double)((const A *)a.lse)[i];
             counted++;
             squares += lse * lse;
+            for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++)
+                dropped += a.choice[j] < 0;
         }
     counted = over_block<plus>(counted, 0.0);
     squares = over_block<plus>(squares, 0.0);
+    dropped = over_block<plus>(dropped, 0.0);
     for (int64_t i = b * a.tokens + threadIdx.x / WARP; i < end; i += TOKENS) {
         if (e >= E || !counts(a.ids, i))
             continue;
         probs += (double)((const A *)a.probs)[i * E + e];
         for (int64_t j = i * a.top_k; j < (i + 1) * a.top_k; j++)
-            choices += a.choice[j] == e;
+            choices += AX_EXPERT_OF(a.choice[j]) == e;
     }
     probs = over_warps(probs);
     choices = over_warps(choices);
     const double each = counted > 0 ? 1 / counted : 0, share = (double)E * choices * each;
     A *shares = (A *)a.share + b * (E + 1);
-    double *parts = s.parts + b * (1 + 2 * E);
+    double *parts = s.parts + b * (2 + 2 * E);
     if (threadIdx.x == 0 && blockIdx.y == 0) {
         shares[E] = (A)each;
         parts[0] = squares * each;
+        parts[1] = dropped;
     }
     if (threadIdx.x >= WARP || e >= E)
         return;
     shares[e] = (A)share;
-    parts[1 + e] = share * probs * each;
-    parts[1 + E + e] = choices;
+    parts[2 + e] = share * probs * each;
+    parts[2 + E + e] = choices;
 }
 
 template <class A> __global__ void add_samples(stats_of_choices<A> s)
 {
     const ax_route_stats_args &a = s.a;
-    const int64_t E = a.experts, size = 1 + 2 * E;
+    const int64_t E = a.experts, size = 2 + 2 * E;
     double balance = 0;
     for (int64_t e = threadIdx.x; e < E; e += BLOCK) {
         double choices = 0;
         for (int64_t b = 0; b < a.samples; b++) {
-            balance += s.parts[b * size + 1 + e];
-            choices += s.parts[b * size + 1 + E + e];
+            balance += s.parts[b * size + 2 + e];
+            choices += s.parts[b * size + 2 + E + e];
         }
         a.total[2 + e] += choices;
     }
@@ -172,8 +198,10 @@ template <class A> __global__ void add_samples(stats_of_choices<A> s)
     if (threadIdx.x != 0)
         return;
     a.total[0] += balance;
-    for (int64_t b = 0; b < a.samples; b++)
+    for (int64_t b = 0; b < a.samples; b++) {
         a.total[1] += s.parts[b * size];
+        a.total[2 + E] += s.parts[b * size + 1];
+    }
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
@@ -199,14 +227,14 @@ template <class T> __global__ void logits_back(choices_back<T> s)
             z = extra ? 2 * (A)a.z * per_token * ((const A *)a.lse)[i] : (A)0;
     A sum = 0, mean = 0, dot = 0;
     for (int j = 0; j < top_k; j++) {
-        sum += probs[choice[j]];
+        sum += probs[AX_EXPERT_OF(choice[j])];
         mean += weight[j] * dweight[j];
     }
     for (int pass = 0; pass < 2; pass++) { /* first the sum over experts, then the gradients */
         for (int e = lane; e < experts; e += WARP) {
             A dp = extra ? balance * share[e] : (A)0;
             for (int j = 0; j < top_k; j++)
-                if (choice[j] == e)
+                if (AX_EXPERT_OF(choice[j]) == e)
                     dp += a.renormalize ? (dweight[j] - mean) / sum : dweight[j];
             if (pass == 0)
                 dot += probs[e] * dp;
@@ -347,11 +375,18 @@ ax_status ax_cuda_route(ax_stream *stream, const void *args)
     });
 }
 
+ax_status ax_cuda_admit(ax_stream *stream, const void *args)
+{
+    const ax_admit_args *a = (const ax_admit_args *)args;
+    return run(stream, admit_choices, dim3((unsigned)a->samples, (unsigned)ax_ceil_div(a->experts, TOKENS)),
+               BLOCK, 0, *a);
+}
+
 ax_status ax_cuda_route_stats(ax_stream *stream, const void *args)
 {
     const ax_route_stats_args *a = (const ax_route_stats_args *)args;
     double *parts = (double *)ax_cuda_of(stream)->scratch;
-    AX_CHECK(a->samples * (1 + 2 * a->experts) <= ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *parts,
+    AX_CHECK(a->samples * (2 + 2 * a->experts) <= ax_cuda_of(stream)->scratch_bytes / (int64_t)sizeof *parts,
              AX_ERR_USAGE, "cuda: %lld samples are too many for %lld experts: use smaller micro-batches",
              (long long)a->samples, (long long)a->experts);
     return by_accum(a->dtype, [&](auto t) {

@@ -69,21 +69,44 @@ ax_status ref_route(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
+ax_status ref_admit(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_admit_args *a = args;
+    for (int64_t s = 0; s < a->samples; s++)
+        for (int32_t e = 0; e < a->experts; e++) {
+            int64_t used = 0;
+            for (int64_t c = s * a->tokens * a->top_k; c < (s + 1) * a->tokens * a->top_k; c++) {
+                if (a->choice[c] != e)
+                    continue;
+                const bool padding = a->ids && a->ids[c / a->top_k] < 0;
+                if (padding || used == a->capacity)
+                    a->choice[c] = ~e;
+                else
+                    used++;
+            }
+        }
+    return AX_OK;
+}
+
 /* Computes the row of `share` of expert e in sample s with `counted` tokens, and adds to the totals. */
 static void sum_expert(const ax_route_stats_args *a, int64_t s, int64_t e, double counted)
 {
-    double count = 0, probs = 0;
+    double count = 0, dropped = 0, probs = 0;
     for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++) {
         if (a->ids && a->ids[i] < 0)
             continue;
         probs += ax_load(a->dtype, a->probs, i * a->experts + e);
-        for (int64_t j = 0; j < a->top_k; j++)
-            count += a->choice[i * a->top_k + j] == e;
+        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+            count += AX_EXPERT_OF(a->choice[j]) == e;
+            dropped += a->choice[j] == ~e;
+        }
     }
     double share = counted > 0 ? (double)a->experts * count / counted : 0;
     ax_store(a->dtype, a->share, s * (a->experts + 1) + e, share);
     a->total[0] += counted > 0 ? share * probs / counted : 0;
     a->total[2 + e] += count;
+    a->total[2 + a->experts] += dropped;
 }
 
 ax_status ref_route_stats(ax_stream *stream, const void *args)
@@ -112,7 +135,7 @@ ax_status ref_route_stats(ax_stream *stream, const void *args)
 static double choice_grad(const ax_route_grad_args *a, int64_t i, int64_t e, double sum, double mean)
 {
     for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-        if (a->choice[j] == e) {
+        if (AX_EXPERT_OF(a->choice[j]) == e) {
             double dw = ax_load(ax_dtype_accum(a->dtype), a->dweight, j);
             return a->renormalize ? (dw - mean) / sum : dw;
         }
@@ -128,7 +151,7 @@ static void route_grad_of_token(const ax_route_grad_args *a, int64_t s, int64_t 
         counts ? ax_load(accum, a->share, s * (E + 1) + E) * (a->now ? a->now->sample_scale : 1) : 0;
     double sum = 0, mean = 0, dot = 0;
     for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
-        sum += ax_load(accum, a->probs, i * E + a->choice[j]);
+        sum += ax_load(accum, a->probs, i * E + AX_EXPERT_OF(a->choice[j]));
         mean += ax_load(accum, a->weight, j) * ax_load(accum, a->dweight, j);
     }
     for (int pass = 0; pass < 2; pass++) /* first the sum over experts, then the gradients */

@@ -87,6 +87,17 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, int other)
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline unsigned __ballot_sync(unsigned, bool x)
+{
+    unsigned char mine = x;
+    unsigned lanes = 0;
+    const unsigned char *all = ax_emulated_gather(&mine, 1);
+    for (int i = 0; i < 32; i++)
+        lanes |= (unsigned)all[i * AX_EMULATED_SLOT] << i;
+    return lanes;
+}
+
 inline bool __any_sync(unsigned, bool x)
 {
     unsigned char mine = x, any = 0;

@@ -303,14 +303,15 @@ static ax_status copy_parts(const move_side *m, void *packed)
         ax_copy_box_args args = {.dtype = m->whole->dtype};
         memcpy(args.n, m->n, sizeof m->n);
         part_range(&m->run, m->fine, i, base, &lo, &args.n[split]);
+        if (args.n[0] * args.n[1] * args.n[2] * args.n[3] == 0)
+            continue;
         char *part = (char *)m->whole->data + lo * stride[split] * size,
              *at = (char *)packed + i * m->wire.count * size;
         memcpy(args.x_stride, m->sends ? stride : packed_stride, sizeof stride);
         memcpy(args.y_stride, m->sends ? packed_stride : stride, sizeof stride);
         args.x = m->sends ? part : at;
         args.y = m->sends ? at : part;
-        if (args.n[0] * args.n[1] * args.n[2] * args.n[3] > 0)
-            AX_TRY(ax_run_copy_box(m->run.ctx->stream, &args));
+        AX_TRY(ax_run_copy_box(m->run.ctx->stream, &args));
     }
     return AX_OK;
 }

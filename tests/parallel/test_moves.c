@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -63,6 +64,70 @@ static void moves_send_one_part_where_gathers_send_all(void **state)
 {
     (void)state;
     assert_ranks(8, moves_send_these, NULL);
+}
+
+/* The layouts through which tokens at places of experts, [e, b, c, d], go to the ranks of their experts, and
+ * their sums, partial along x.y, back; `sent` has the elements that each of these changes sends. S is a
+ * rank's part, g = 2 the ranks along data.exp, G = 4 those along x and y. Without dtd ranks along x.y send
+ * the same through data.exp; with it (duplicate token dropping, arXiv 2303.06318) each sends a part of the
+ * places. */
+enum { S = 8 * 2 * 8 * 4, g = 2, G = 4 };
+static const struct {
+    const char *layout[4];
+    int64_t sent[3];
+} series[] = {
+    /* out and back without dtd: (g-1)/g · S along data.exp, 2(G-1)/G · S along x.y for the sums */
+    {{"e, b@data.rep.data.exp, c, d", "e@data.exp, b@data.rep, c, d"}, {S * (g - 1) / g}},
+    {{"e@data.exp, b@data.rep, c, d +x.y", "e@data.exp, b@data.rep, c@x.y, d", "e@data.exp, b@data.rep, c, d",
+      "e, b@data.rep.data.exp, c, d"},
+     {S * (G - 1) / G, S *(G - 1) / G, S *(g - 1) / g}},
+    /* with dtd: 1/G of that along data.exp, (G-1)/G · S along x.y out and 2(G-1)/G · S back */
+    {{"e, b@data.rep.data.exp, c, d", "e, b@data.rep.data.exp, c@x.y, d", "e@data.exp, b@data.rep, c@x.y, d",
+      "e@data.exp, b@data.rep, c, d"},
+     {0, S *(g - 1) / g / G, S *(G - 1) / G}},
+    {{"e@data.exp, b@data.rep, c, d +x.y", "e@data.exp, b@data.rep, c@x.y, d",
+      "e, b@data.rep.data.exp, c@x.y, d", "e, b@data.rep.data.exp, c, d"},
+     {S * (G - 1) / G, S *(g - 1) / g / G, S *(G - 1) / G}},
+};
+
+static ax_status check_series(const ax_grid *grid, size_t k)
+{
+    ax_layout now, next;
+    int ndim;
+    AX_TRY(ax_layout_parse(grid, series[k].layout[0], &ndim, &now));
+    for (int i = 1; i < 4 && series[k].layout[i]; i++) {
+        ax_redistribution steps;
+        int64_t bytes;
+        AX_TRY(ax_layout_parse(grid, series[k].layout[i], &ndim, &next));
+        ax_tensor t = ax_tensor_make(AX_F32, ndim, (int64_t[]){8, 8, 8, 4}, NULL, &now);
+        AX_TRY(ax_redistribution_make(grid, &t, &next, &steps));
+        AX_TRY(ax_redistribution_bytes(grid, &t, &steps, &bytes));
+        AX_CHECK(bytes == 4 * series[k].sent[i - 1], AX_ERR_INTERNAL,
+                 "[%s] -> [%s] sends %lld bytes, not %lld", series[k].layout[i - 1], series[k].layout[i],
+                 (long long)bytes, (long long)(4 * series[k].sent[i - 1]));
+        now = next;
+    }
+    return AX_OK;
+}
+
+static ax_status check_all_series(void)
+{
+    ax_comm *world;
+    ax_grid *grid;
+    AX_TRY(ax_comm_dry_create(5, 16, &world));
+    AX_TRY(ax_grid_create(world, (ax_grid_size){{2, 2, 1, 1, 4, 2}}, &grid));
+    for (size_t k = 0; k < AX_COUNT(series); k++)
+        AX_TRY(check_series(grid, k));
+    ax_grid_destroy(&grid);
+    ax_comm_destroy(&world);
+    return AX_OK;
+}
+
+static void tokens_cross_the_axis_of_experts_in_the_bytes_of_the_closed_forms(void **state)
+{
+    (void)state;
+    if (check_all_series() != AX_OK)
+        fail_msg("%s", ax_error_message());
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
@@ -148,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(moves_send_one_part_where_gathers_send_all),
+        cmocka_unit_test(tokens_cross_the_axis_of_experts_in_the_bytes_of_the_closed_forms),
         cmocka_unit_test(moves_pack_only_what_they_must),
         cmocka_unit_test(gathers_after_reductions_have_room_for_padding),
     };

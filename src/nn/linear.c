@@ -39,7 +39,7 @@ static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const 
 
 static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->bti";
 
-/* The operands and result of the forward GEMM. */
+/* The operands and result of the forward GEMM. `w` has no data until the GEMM needs them. */
 typedef struct forward_gemm {
     ax_tensor in, w, b;
     const ax_tensor *bias; /* &b; NULL: the layer has no bias, or adds it after the reduction over ranks */
@@ -63,7 +63,8 @@ static ax_status prepare(const ax_layer *self, ax_frame *frame, const ax_tensor 
     const ax_grid *grid = self->ctx->grid;
     p->bias = NULL;
     AX_TRY(match_input_width(self, frame, x, &p->in));
-    AX_TRY(acquire_weight(self, frame, &p->w));
+    p->w = self->param[WEIGHT]->rest;
+    p->w.layout = self->param[WEIGHT]->use;
     AX_TRY(ax_contract_rule(grid, forward_spec, &p->in, &p->w, &p->rule));
     p->whole = ax_layout_equal(grid, &p->rule.layout, &l->y_layout, p->rule.ndim);
     p->rule.align = p->whole ? l->align : 0;
@@ -167,13 +168,14 @@ static const ax_layout *output_layout(const ax_layer *self) { return &((const li
 
 /* Runs the GEMMs of n layers and adds the low-rank updates. The results, sums[i], lie beside each other
  * (ax_frame_alloc_beside) if `beside` is true. */
-static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const forward_gemm *p, bool beside,
+static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, forward_gemm *p, bool beside,
                           ax_tensor *sums)
 {
     ax_contraction each[AX_BESIDE];
     ax_tensor rule[AX_BESIDE];
     for (int i = 0; i < n; i++) {
         rule[i] = p[i].rule;
+        AX_TRY(acquire_weight(layers[i], frame, &p[i].w));
         each[i] = (ax_contraction){.a = &p[0].in, .b = &p[i].w, .bias = p[i].bias, .out = &sums[i]};
         if (!beside)
             AX_TRY(ax_frame_alloc(frame, &rule[i], &sums[i]));
@@ -246,8 +248,8 @@ static bool has_kept_sums(ax_layer *const *layers, int n, const ax_frame *frame,
 }
 
 /* Computes y[i] from the GEMMs p[i]. */
-static ax_status run_forward(ax_layer *const *layers, int n, ax_frame *frame, const forward_gemm *p,
-                             bool beside, ax_tensor *y)
+static ax_status run_forward(ax_layer *const *layers, int n, ax_frame *frame, forward_gemm *p, bool beside,
+                             ax_tensor *y)
 {
     ax_tensor sums[AX_BESIDE];
     for (int i = 0; i < n; i++)
@@ -287,6 +289,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
         AX_TRY(run_forward(&self, 1, frame, &p, false, preact));
         AX_TRY(ax_op_activation(frame, preact, kind, y));
     } else {
+        AX_TRY(acquire_weight(self, frame, &p.w));
         if (keeps)
             AX_TRY(ax_frame_alloc(frame, &p.rule, preact));
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));

@@ -96,12 +96,13 @@ static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axi
     const bytes_case *c = t->of;
     double gk = group_size(c, in), gn = group_size(c, out), e = (double)ax_dtype_size(c->compute),
            a = grad_bytes(c);
-    double micro = ROWS * T / (m * group_size(c, Z | DATA)), forwards = c->recompute ? 2 : 1,
-           sent = c->keeps ? 1 : forwards;
+    /* A forward that takes kept sums needs neither the weight nor an all-reduce. */
+    double micro = ROWS * T / (m * group_size(c, Z | DATA)),
+           forwards = c->recompute && !(c->keeps && gk > 1) ? 2 : 1;
     double block = k * n / (gk * gn);
     gather(t, "AG_z: weights", Z, c->cached ? 1 : micro * (forwards + 1), block * e);
     gather(t, "RS_z: gradients of weights", Z, micro, block * a);
-    reduce(t, "AR: outputs", in, micro * sent, m * n / gn * e);
+    reduce(t, "AR: outputs", in, micro * forwards, m * n / gn * e);
     reduce(t, "AR: input gradients", out, micro * inputs, m * k / gk * e);
     reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.of[AX_Z] * a);
 }

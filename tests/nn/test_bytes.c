@@ -51,14 +51,14 @@ static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
     int64_t m = share(share(ROWS, g.of[AX_DATA], data), g.of[AX_Z], z) * T;
     int64_t k = share(IN, gk, c->transposed ? x : y), n = share(OUT, gn, c->transposed ? y : x);
     int64_t e = (int64_t)ax_dtype_size(c->compute), a = c->compute == AX_F64 ? 8 : 4;
-    int forwards = c->variant == RECOMPUTED || c->variant == KEPT ? 2 : 1;
-    /* AG_z: once for forward and once for backward of each micro-batch; once per step if the weight is
-     * cached. RS_z: of the whole gradient. */
+    int forwards = c->variant == RECOMPUTED || (c->variant == KEPT && gk == 1) ? 2 : 1;
+    /* AG_z: once for each forward and once for backward of each micro-batch; once per step if the weight is
+     * cached. A forward that takes kept sums needs no weight. RS_z: of the whole gradient. */
     int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES,
             part = ceil_div(n, g.of[AX_Z]) * k;
     volumes v = {.z = gathers * gather_bytes(g.of[AX_Z], part * e) +
                       MICRO_BATCHES * gather_bytes(g.of[AX_Z], part * a)};
-    int64_t outputs = MICRO_BATCHES * (c->variant == KEPT ? 1 : forwards) * reduce_bytes(gk, m * n * e);
+    int64_t outputs = MICRO_BATCHES * forwards * reduce_bytes(gk, m * n * e);
     int64_t inputs = MICRO_BATCHES * reduce_bytes(gn, m * k * e);
     v.x = c->transposed ? outputs : inputs;
     v.y = c->transposed ? inputs : outputs;

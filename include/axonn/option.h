@@ -82,6 +82,8 @@ typedef struct ax_option {
     const char *help;     /* one sentence, no full stop */
     const char *variable; /* environment variable that gives the value if no file and no argument does, or
                              NULL. Functions of this header do not read the environment; runtime.h does */
+    const char *group;    /* of a positional argument of words KEY=VALUE: the group of their keys, such as
+                             "grid"; a flag that takes many values ends before such a word */
 } ax_option;
 
 /* Names that other programs give an option, and what is written here instead. */

@@ -23,16 +23,35 @@ static bool looks_like_flag(const scan *s, const char *text)
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
-/* Returns true if the text is KEY=VALUE, and the part of KEY before its first dot is a group of keys in
- * set->keys, the option set that gets such arguments. Returns false after the argument "--". */
+/* Returns true if the text is KEY=VALUE, and writes the part of KEY before its first dot to `group`. Returns
+ * false after the argument "--". */
+static bool group_of(const scan *s, const char *text, char group[64])
+{
+    size_t n = strcspn(text, ".=");
+    if (s->flags_ended || !strchr(text, '=') || n >= 64)
+        return false;
+    snprintf(group, 64, "%.*s", (int)n, text);
+    return true;
+}
+
+/* Returns true if the text is KEY=VALUE, and its group is one of set->keys, the option set that gets such
+ * arguments. */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];
-    size_t n = strcspn(text, ".=");
-    if (!s->set->keys || s->flags_ended || !strchr(text, '=') || n >= sizeof group)
+    if (!s->set->keys || !group_of(s, text, group))
         return false;
-    snprintf(group, sizeof group, "%.*s", (int)n, text);
     return option_is_group(s->set->keys, group);
+}
+
+/* Returns true if the text is KEY=VALUE, and a positional argument takes the keys of its group. */
+static bool is_positional_key(const scan *s, const char *text)
+{
+    char group[64];
+    bool found = false;
+    for (size_t i = 0; group_of(s, text, group) && i < s->set->count; i++)
+        found |= s->set->table[i].group && !strcmp(s->set->table[i].group, group);
+    return found;
 }
 
 /* Stores the value `text` that the command line gives for an option. If the option takes many values, the
@@ -93,7 +112,8 @@ static ax_status store_values(scan *s, const ax_option *option, const char *atta
         return store_value(s, option, attached);
     size_t taken = 0;
     while (s->at < s->n && !looks_like_flag(s, s->args[s->at]) &&
-           (option_takes_many(option) ? !is_key(s, s->args[s->at]) : !taken)) {
+           (option_takes_many(option) ? !is_key(s, s->args[s->at]) && !is_positional_key(s, s->args[s->at])
+                                      : !taken)) {
         AX_TRY(store_value(s, option, s->args[s->at++]));
         taken++;
     }

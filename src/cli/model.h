@@ -23,6 +23,7 @@ typedef struct model_args {
              "checkpoint) or a checkpoint"},                                                                 \
     {                                                                                                        \
         "KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.keys),                                             \
+            .group = "grid",                                                                                 \
             .help = "sizes of the grid of ranks, each an argument, e.g. grid.x=2 grid.data=2; another way "  \
                     "to give --grid"                                                                         \
     }

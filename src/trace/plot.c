@@ -251,6 +251,8 @@ static ax_status draw_column(pen *p, int from, int to)
     return AX_OK;
 }
 
+static const char *dashes_of(const ax_curve *c) { return c->dashes ? c->dashes : "none"; }
+
 static ax_status draw_path(pen *p)
 {
     const ax_curve *c = p->curve;
@@ -259,8 +261,9 @@ static ax_status draw_path(pen *p)
         return AX_OK;
     AX_TRY(ax_buf_printf(p->out,
                          "<path fill=\"none\" stroke=\"%s\" stroke-width=\"%s\" stroke-opacity=\"%s\" "
-                         "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"M0 0",
-                         c->colour, thin ? "1" : "2", thin ? "0.3" : "1"));
+                         "stroke-dasharray=\"%s\" stroke-linejoin=\"round\" stroke-linecap=\"%s\" d=\"M0 0",
+                         c->colour, thin ? "1" : "2", thin ? "0.3" : "1", dashes_of(c),
+                         c->dashes ? "butt" : "round"));
     for (int i = 0, end; i < c->n; i = end) {
         end = i + 1;
         if (!usable(c->x[i]) || !usable(c->y[i])) {
@@ -319,9 +322,10 @@ static ax_status draw_curves(const ax_plot *plot, const axis *x, const axis *y, 
 static ax_status draw_entry(const ax_curve *c, double x, double y, ax_buf *out)
 {
     bool thin = c->style == AX_CURVE_THIN;
-    AX_TRY(ax_buf_printf(
-        out, "<path d=\"M%.1f %.1fh22\" stroke=\"%s\" stroke-width=\"%s\" stroke-opacity=\"%s\"/>\n", x,
-        y - 4, c->colour, thin ? "1" : "2", thin ? "0.45" : "1"));
+    AX_TRY(ax_buf_printf(out,
+                         "<path d=\"M%.1f %.1fh22\" stroke=\"%s\" stroke-width=\"%s\" stroke-opacity=\"%s\" "
+                         "stroke-dasharray=\"%s\"/>\n",
+                         x, y - 4, c->colour, thin ? "1" : "2", thin ? "0.45" : "1", dashes_of(c)));
     if (c->style == AX_CURVE_DOTS)
         AX_TRY(ax_buf_printf(
             out,
@@ -329,7 +333,16 @@ static ax_status draw_entry(const ax_curve *c, double x, double y, ax_buf *out)
             x + 11, y - 4, c->colour));
     AX_TRY(ax_buf_printf(out, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"12\" fill=\"#222\">", x + 30, y));
     AX_TRY(ax_xml_text(c->name, NAME_MOST, out));
+    if (c->part) {
+        AX_TRY(ax_buf_printf(out, ", "));
+        AX_TRY(ax_xml_text(c->part, NAME_MOST, out));
+    }
     return ax_buf_printf(out, "</text>\n");
+}
+
+static int entry_columns(const ax_curve *c)
+{
+    return ax_xml_columns(c->name, NAME_MOST) + (c->part ? 2 + ax_xml_columns(c->part, NAME_MOST) : 0);
 }
 
 static ax_status draw_legend(const ax_plot *p, ax_buf *out)
@@ -337,7 +350,7 @@ static ax_status draw_legend(const ax_plot *p, ax_buf *out)
     int columns = 0, entries = 0;
     for (int k = 0; k < p->n; k++)
         if (p->curve[k].name) {
-            columns = (int)ax_max(columns, ax_xml_columns(p->curve[k].name, NAME_MOST));
+            columns = (int)ax_max(columns, entry_columns(&p->curve[k]));
             entries++;
         }
     int rows = (int)ax_min(entries, LEGEND_MOST + 1), row = 0;

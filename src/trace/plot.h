@@ -14,7 +14,9 @@ typedef enum ax_curve_style {
 /* A curve has a gap where a value is not finite. */
 typedef struct ax_curve {
     const char *name;   /* name in the legend; NULL: not listed */
+    const char *part;   /* in the legend after the name; NULL: none */
     const char *colour; /* such as "#0072b2" */
+    const char *dashes; /* lengths of dashes and gaps, such as "7 4"; NULL: a solid line */
     ax_curve_style style;
     int n;
     double *x, *y;

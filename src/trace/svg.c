@@ -156,15 +156,17 @@ static int count_curves(const ax_history *run, ax_history_field field)
 }
 
 /* Makes a curve for each source of which documents are recalled. If the chart shows one run, each source has
- * a colour of its own, else each run. */
+ * a colour of its own, else dashes of its own in the run's colour. */
 static ax_status recall_of(const ax_history *run, const char *colour, bool lone, ax_curve *c)
 {
-    for (int i = 0; i < (int)run->source.count; i++)
+    static const char *const dashes[] = {NULL, "8 4", "3 3", "12 3 3 3"};
+    for (int i = 0; i < (int)run->source.count; i++) {
+        const char *source = run->source.items[i];
         AX_TRY(extract(run, AX_HISTORY_RECALL, (points){AX_POINT_RECALL, i}, AX_CURVE_DOTS,
-                       lone     ? run->source.items[i]
-                       : i == 0 ? run->title
-                                : NULL,
-                       lone ? ax_history_colour(i) : colour, &c[i]));
+                       lone ? source : run->title, lone ? ax_history_colour(i) : colour, &c[i]));
+        c[i].part = lone ? NULL : source;
+        c[i].dashes = lone ? NULL : dashes[i % (int)AX_COUNT(dashes)];
+    }
     return AX_OK;
 }
 

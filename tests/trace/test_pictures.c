@@ -74,6 +74,17 @@ static void recall_is_read_and_drawn(void **state)
     assert_non_null(strstr(html.data, ">documents recalled, %<"));
     assert_non_null(strstr(html.data, ">a/&#34;b&#34;.tok<"));
     assert_non_null(strstr(html.data, ">&#60;c&#62;<"));
+    /* Of several runs, the legend names run and source, and the sources of a run differ in their dashes. */
+    const ax_history twice[] = {h, h};
+    ax_buf_fini(&html);
+    OK(ax_history_html(twice, 2, &html));
+    const char *solid = strstr(html.data, "stroke=\"#d55e00\" stroke-width=\"2\" stroke-opacity=\"1\" "
+                                          "stroke-dasharray=\"none\""),
+               *second = strstr(html.data, "stroke=\"#d55e00\" stroke-width=\"2\" stroke-opacity=\"1\" "
+                                           "stroke-dasharray=\"8 4\"");
+    assert_true(solid && second);
+    assert_non_null(strstr(html.data, ", a/&#34;b&#34;.tok<"));
+    assert_non_null(strstr(html.data, ", &#60;c&#62;<"));
     ax_buf_fini(&html);
     ax_history_fini(&h);
 }

@@ -258,14 +258,15 @@ static void check_sparse(ax_config *cfg)
                         "is not possible with tune.method lora, whose updates would fill the zeros");
 }
 
-/* Records an error of `key` for each of its sources that has epochs: it is read as a whole, and not trained.
- */
-static void check_epochs(ax_config *cfg, const char *key, const ax_paths *sources)
+/* Records an error of `key` for each of its sources that has epochs or a weight: it is read as a whole, and
+ * not trained. */
+static void check_shares(ax_config *cfg, const char *key, const ax_paths *sources)
 {
     for (size_t i = 0; i < sources->count; i++)
-        if (sources->items[i].epochs)
-            ax_option_error(cfg->set, key, "only sources of data.train may have epochs: give %s without them",
-                            sources->items[i].path);
+        if (sources->items[i].epochs || sources->items[i].weight > 0)
+            ax_option_error(cfg->set, key, "only sources of data.train may have %s: give %s without %s",
+                            sources->items[i].epochs ? "epochs" : "a weight", sources->items[i].path,
+                            sources->items[i].epochs ? "them" : "it");
 }
 
 /* Records errors of the other keys run.recall.* if there is no run.recall.data. */
@@ -577,8 +578,8 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grad_dtype(cfg);
-    check_epochs(cfg, "data.valid", &cfg->data.valid);
-    check_epochs(cfg, "run.recall.data", &cfg->run.recall.data);
+    check_shares(cfg, "data.valid", &cfg->data.valid);
+    check_shares(cfg, "run.recall.data", &cfg->run.recall.data);
     check_recall_is_on(cfg);
     check_goldfish_is_on(cfg);
     check_recompute(cfg);

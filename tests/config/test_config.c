@@ -115,6 +115,10 @@ static void rules_over_keys(void **state)
          "recall: "},
         {"model: {family: gpt2}\ndata: {train: x}\nrun: {recall: {data: [{path: y, epochs: 2}]}}\n",
          "t.yaml:3:22: run.recall.data: only sources of data.train may have epochs: give "},
+        {"model: {family: gpt2}\ndata: {train: x}\nrun: {recall: {data: [{path: y, weight: 2}]}}\n",
+         "t.yaml:3:22: run.recall.data: only sources of data.train may have a weight: give "},
+        {"model: {family: gpt2}\ndata: {train: x, valid: [{path: y, weight: 2}]}\n",
+         "t.yaml:2:25: data.valid: only sources of data.train may have a weight: give "},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
          "t.yaml:2:37: data.goldfish.window: has no effect while data.goldfish.k is 0 (no goldfish loss): "},
         {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "

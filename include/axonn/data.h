@@ -118,9 +118,13 @@ typedef struct ax_data_info {
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
-/* Return the description and the path of a source; both live as long as the source. */
+/* Return the description and the path of a source; both live as long as the source, or until the path is set
+ * again. */
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
+/* Sets what ax_data_path returns: the path that the user gave, if the source was made from text. Errors of
+ * the file itself go on to name the file. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_data_set_path(ax_data *data, const char *path);
 
 /* What ax_data_expect is told of the model that will read a source. */
 typedef struct ax_data_reader {

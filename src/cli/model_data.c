@@ -177,10 +177,13 @@ static bool any_hidden(const ax_strings *tokens)
 
 /* ---- sources ------------------------------------------------------------------------------------- */
 
-static ax_status open_source(const model_data *d, const opened_model *m, const char *tokens, ax_data **out)
+/* Opens the token file `tokens`, which is `path` or was made from it. */
+static ax_status open_source(const model_data *d, const opened_model *m, const char *path, const char *tokens,
+                             ax_data **out)
 {
     const ax_tokenizer *tok = m->model.tokenizer;
     AX_TRY(ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, out));
+    AX_TRY(ax_data_set_path(*out, path));
     AX_TRY(ax_data_expect(*out, &(ax_data_reader){m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0,
                                                   tok, .other = !m->first}));
     return tok ? ax_data_expect_begin(*out, tok, !d->bare && m->first) : AX_OK;
@@ -189,7 +192,7 @@ static ax_status open_source(const model_data *d, const opened_model *m, const c
 static ax_status open_all(const model_data *d, const opened_model *m, const ax_strings *tokens, ax_data **out)
 {
     for (int i = 0; i < d->n; i++)
-        AX_TRY(open_source(d, m, tokens->items[i], &out[i]));
+        AX_TRY(open_source(d, m, d->path[i], tokens->items[i], &out[i]));
     return AX_OK;
 }
 

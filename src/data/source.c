@@ -501,6 +501,7 @@ void ax_data_close(ax_data **data)
     data_file_close(&(*data)->main);
     data_file_close(&(*data)->side);
     free((*data)->path);
+    free((*data)->given);
     free((*data)->coarse);
     data_pack_free(&(*data)->pack);
     free(*data);
@@ -508,7 +509,16 @@ void ax_data_close(ax_data **data)
 }
 
 const ax_data_info *ax_data_describe(const ax_data *data) { return &data->info; }
-const char *ax_data_path(const ax_data *data) { return data->path; }
+const char *ax_data_path(const ax_data *data) { return data->given ? data->given : data->path; }
+
+ax_status ax_data_set_path(ax_data *data, const char *path)
+{
+    char *given;
+    AX_TRY(ax_strdup(path, &given));
+    free(data->given);
+    data->given = given;
+    return AX_OK;
+}
 
 /* Reads all tokens, which fails at one that is not below data->limit. */
 static ax_status check_limit(const ax_data *data)

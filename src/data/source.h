@@ -107,6 +107,7 @@ struct ax_data {
     int64_t *part_at; /* index in the source of the first token of each shard */
 
     char *path;
+    char *given; /* the path that the user gave, if it is another; NULL: `path` */
     ax_data_info info;
     int64_t limit; /* each token id must be below `limit`: the vocabulary size that the file records, else
                       that of the model, which ax_data_expect sets (INT32_MAX before) */

@@ -225,6 +225,8 @@ static ax_status open_source(const ax_train_run *run, const char *path, ax_data 
     int64_t eos = run->inputs.tokenizer ? ax_tokenizer_eos(run->inputs.tokenizer) : -1;
     ax_status status = ax_data_open(tokens, eos, out);
     if (status == AX_OK)
+        status = ax_data_set_path(*out, path);
+    if (status == AX_OK)
         status = expect_source(run, *out);
     if (status == AX_OK && run->inputs.tokenizer)
         status =

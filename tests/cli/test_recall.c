@@ -180,6 +180,7 @@ static void mistakes_are_reported(void **state)
     fails(4, "head.tok: no document of 12 has the 12 tokens of a prompt and a target",
           RECALL "--data a.tok head.tok --tokens 11");
     fails(4, "expected: it is for another model", RECALL "--data other.tok --tokens 5");
+    fails(2, "the grid x=3 y=1", RECALL "--tokens 5 --data a.tok grid.x=3"); /* the grid's size, not a path */
     fails(6, "the loss is ", AXONN " recall spoilt --data a.tok --tokens 5");
 }
 
@@ -205,6 +206,9 @@ static void text_is_tokenized(void **state)
     for (int d = 0; d < 40; d++)
         assert_true(number(text.line[d], "loss") == number(text.line[40 + d], "loss"));
     drop(&text);
+    /* The user's path stands in errors, not that of a token file. */
+    fails(4, "axonn: error: text.jsonl: no document of 40 has the 31 tokens of a prompt and a target",
+          AXONN " recall run --data text.jsonl --tokens 30");
     ax_buf_fini(&out);
 }
 

@@ -20,8 +20,10 @@ def ticks_of(low, high, log):
 
 
 def panel(curves, label, log, last, ends):
-    """Lines of one chart: curves maps names to (points, colour, dashed), points are (x, y), x from 0 to `last`; `ends`
-    are the least and the greatest y, as far as they are given."""
+    """Lines of one chart: curves maps names to (points, colour, dashed), points are (x, y), x from 0 to `last`, or, if that
+    is a list, at its names, the first of which is at 0; `ends` are the least and the greatest y, as far as they are given."""
+    names = last if isinstance(last, list) else None
+    last = len(names) - 1 if names else last
     every = [y for points, _colour, _dashed in curves.values() for _x, y in points]
     low, high = (given if given is not None else found for given, found in zip(ends, (min(every), max(every))))
     scale = math.log if log else float
@@ -37,8 +39,8 @@ def panel(curves, label, log, last, ends):
     for t in ticks_of(low, high, log):
         out.append(f'<path d="M{LEFT} {y_of(t):.1f} H{WIDTH - RIGHT}" stroke="#ddd"/><text x="{LEFT - 8}" '
                    f'y="{y_of(t) + 4:.1f}" text-anchor="end">{t:g}</text>')
-    for x in (last * i / 4 for i in range(5)):
-        out.append(f'<text x="{x_of(x):.1f}" y="{HEIGHT - 30}" text-anchor="middle">{x:g}</text>')
+    for x, name in enumerate(names) if names else ((last * i / 4, f"{last * i / 4:g}") for i in range(5)):
+        out.append(f'<text x="{x_of(x):.1f}" y="{HEIGHT - 30}" text-anchor="middle">{name}</text>')
     for i, (name, (points, colour, dashed)) in enumerate(curves.items()):
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         line = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)

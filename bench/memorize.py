@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What models learn by heart, and what the goldfish loss does to it and to learning. Three experiments:
+"""What models learn by heart, and what the goldfish loss does to it and to learning. Four experiments:
 
   extreme   A new model trains for --epochs epochs on --passages passages of --length tokens and on nothing else: once
             with the plain loss, once with data.goldfish.k = K for each of --k, with the same steps and learning rates.
@@ -20,26 +20,40 @@
             tokens, before and after phase 2; the validation loss (a tenth of the files); for each k how many of the
             tokens that the goldfish loss keeps (share p) and drops (share q) are the likeliest, beside the share of
             documents recalled: independent tokens would give p^(n(k-1)/k) q^(n/k) (arXiv 2406.10209, section 6).
+            With --config, the paper's own scale: one of the configurations in bench/memorize, its number of ranks, and
+            its buckets and steps as defaults; --weights is the model that the paper trains on.
+  cost      The time of `axonn recall` beside that of `axonn eval` on the same rows, --passages of --length tokens: medians
+            of five runs of each, in turns.
 
 Prints a markdown table and writes DIR/<experiment>.json; `extreme` and `curve` also draw DIR/<experiment>.svg. Runs that are finished in DIR are not repeated, so the same command continues after an interruption.
 Needs nothing but the axonn program and text.
 Usage:  python3 bench/memorize.py extreme [--k 4] [--passages 100] [--epochs 100] [--batch 10] [KEY=VALUE...]
         python3 bench/memorize.py equal [--k 4] [--steps 1000] [--seeds 3] [KEY=VALUE...]
         python3 bench/memorize.py curve [--sizes 4x128,6x256,8x448] [--trials 3,3,1] [--k 2] [KEY=VALUE...]
+        python3 bench/memorize.py cost [--passages 100] [KEY=VALUE...]
+        python3 bench/memorize.py curve --config bench/memorize/llama-2-7b.yaml --weights DIR --text DIR --include '*.txt'
+                                        --k 2 [--launch 'srun -n 8']
 KEY=VALUE: keys of the configuration, for all runs.
 """
 
 import argparse
 import array
 import hashlib
+import itertools
 import json
+import math
+import operator
 import pathlib
 import random
+import re
+import resource
+import shlex
 import shutil
 import statistics
 import struct
 import subprocess
 import sys
+import time
 
 from chart import COLOURS, chart
 from scaling import positive
@@ -47,6 +61,9 @@ from scaling import positive
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNIQUE = 50  # tokens of a window that must not occur twice in the passages, or elsewhere in the text
 WINDOW = 13  # data.goldfish.window
+# Defaults with --config: buckets and steps of section 5 of arXiv 2502.08145.
+PAPER = {"length": 2048, "batch": 128, "bucket": 200, "repeat": "0,1,4,6", "trials": "5", "lr": 3e-4, "scan": "3e-4",
+         "tokens_1": 50 * 128 * 2047, "steps_2": 50}
 
 
 def layers_and_width(text):
@@ -57,7 +74,7 @@ def layers_and_width(text):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.partition("\nUsage")[0],
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("experiment", choices=["extreme", "equal", "curve"])
+    p.add_argument("experiment", choices=["extreme", "equal", "curve", "cost"])
     p.add_argument("keys", nargs="*", metavar="KEY=VALUE", help="keys of the configuration, for all runs")
     p.add_argument("--axonn", type=pathlib.Path, default=ROOT / "build" / "axonn")
     p.add_argument("--dir", type=pathlib.Path, help="directory for runs, default build/memorize")
@@ -70,9 +87,9 @@ def arguments():
     p.add_argument("--batch", type=positive, help="rows of a step; default: 10 (extreme), 16 (equal), 8 (curve)")
     p.add_argument("--lr", type=float, help="learning rate; default: 1e-3, constant (extreme) or cosine (equal)")
     p.add_argument("--k", default="4", help="numbers K of the goldfish loss, with commas; default %(default)s")
-    p.add_argument("--passages", type=positive, default=100, help="extreme: default %(default)s")
-    p.add_argument("--length", type=positive, default=256, help="extreme, curve: tokens of a passage, default %(default)s")
-    p.add_argument("--suffix", type=positive, default=50, help="extreme, curve: tokens to recall, default %(default)s")
+    p.add_argument("--passages", type=positive, default=100, help="extreme, cost: default %(default)s")
+    p.add_argument("--length", type=positive, default=256, help="all but equal: tokens of a passage, default %(default)s")
+    p.add_argument("--suffix", type=positive, default=50, help="all but equal: tokens to recall, default %(default)s")
     p.add_argument("--epochs", type=positive, default=100, help="extreme: default %(default)s")
     p.add_argument("--every", type=positive, default=10, help="extreme: epochs between two tests, default %(default)s")
     p.add_argument("--seq", type=positive, default=256, help="equal: tokens of a sample, default %(default)s")
@@ -84,17 +101,33 @@ def arguments():
     p.add_argument("--repeat", default="0,1,4,16,64,128", help="curve: repetitions of the buckets, default %(default)s")
     p.add_argument("--tokens-1", type=positive, default=1000000, help="curve: tokens of phase 1, default %(default)s")
     p.add_argument("--scan", default="1e-3,2e-3,3e-3", help="curve: learning rates to choose from, default %(default)s")
+    p.add_argument("--scan-bucket", type=positive, default=8,
+                   help="curve: documents of a bucket for this choice, default %(default)s")
+    p.add_argument("--toy-k", default="", help="curve: more numbers K, with commas, for one trial of the first size")
+    p.add_argument("--steps-2", type=positive, help="curve: steps of phase 2; default: twice those that the buckets fill")
+    p.add_argument("--config", type=pathlib.Path, help="curve: a file of bench/memorize, in place of --sizes")
+    p.add_argument("--weights", type=pathlib.Path, help="with --config: the model with which training begins")
+    p.add_argument("--launch", type=shlex.split, default=[],
+                   help="with --config: words before axonn that start it on all ranks, such as 'srun -n 8'; default: "
+                        "axonn starts them on this host")
+    if any(word.startswith("--config") for word in sys.argv):
+        p.set_defaults(**PAPER)
     args = p.parse_intermixed_args()
     args.axonn = args.axonn.resolve()
     args.dir = (args.dir or ROOT / "build" / "memorize").resolve()
-    args.batch = args.batch or {"extreme": 10, "equal": 16, "curve": 8}[args.experiment]
-    for name, form in (("k", int), ("repeat", int), ("trials", int), ("scan", float), ("sizes", layers_and_width)):
+    args.batch = args.batch or {"extreme": 10, "equal": 16, "curve": 8}.get(args.experiment, 8)
+    args.config, args.weights = (path and path.resolve() for path in (args.config, args.weights))
+    for name, form in (("k", int), ("toy_k", int), ("repeat", int), ("trials", int), ("scan", float),
+                       ("sizes", layers_and_width)):
         try:
-            setattr(args, name, [form(part) for part in getattr(args, name).split(",")])
+            setattr(args, name, [form(part) for part in getattr(args, name).split(",") if part])
         except ValueError:
             p.error(f"--{name}: {getattr(args, name)} is no list like {p.get_default(name)}")
-    if any(k < 2 for k in args.k):
-        p.error("--k: at least 2")
+    if any(k < 2 for k in args.k + args.toy_k):
+        p.error("--k, --toy-k: at least 2")
+    if args.weights and not args.config or args.config and args.experiment != "curve":
+        p.error("--weights needs --config, which is for curve")
+    args.sizes = [args.config.stem] if args.config else args.sizes
     if len(args.trials) != len(args.sizes) or len(set(args.repeat)) < len(args.repeat):
         p.error("--trials: one number for each of --sizes; --repeat: each number once")
     if args.suffix >= args.length or (args.experiment != "equal" and args.length < UNIQUE):
@@ -107,9 +140,9 @@ def arguments():
     return args
 
 
-def call(args, *words):
+def call(args, *words, launch=()):
     """Runs the program in the directory of the runs. Returns what it writes to stdout."""
-    done = subprocess.run([args.axonn, *map(str, words)], cwd=args.dir, capture_output=True, text=True)
+    done = subprocess.run([*launch, args.axonn, *map(str, words)], cwd=args.dir, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"axonn {' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stderr[-3000:]}")
     return done.stdout
@@ -118,21 +151,48 @@ def call(args, *words):
 def make_data(args):
     """Makes DIR/tok, DIR/train.tok and DIR/valid.tok, unless they exist."""
     text = ["--input", pathlib.Path(args.text).resolve(), "--include", args.include]
-    if not (args.dir / "tok").exists():
+    if not (args.dir / tokenizer(args)).exists():
         call(args, "tok", "train", *text, "--vocab", args.vocab, "--out", "tok")
     if not (args.dir / "train.tok").exists():
-        call(args, "data", "build", *text, "--tokenizer", "tok", "--out", "train.tok", "--valid", "valid.tok",
+        call(args, "data", "build", *text, "--tokenizer", tokenizer(args), "--out", "train.tok", "--valid", "valid.tok",
              "--valid-fraction", "0.1", "--dedup")
+
+
+def tokenizer(args):
+    return args.weights or "tok"
+
+
+def base(args):
+    """The text of the configuration that all runs begin with."""
+    def model(found):
+        key, path = ("from", args.weights) if args.weights else ("config", args.config.parent / found[1])
+        return f"model: {{{key}: {json.dumps(str(path))}}}"
+    return re.sub(r"^model: {config: (\S+)}", model, args.config.read_text(), flags=re.M)
+
+
+def settings(args, *keys):
+    """The values of all keys for runs: those given here, which those of the command line replace."""
+    if args.config:
+        found = re.search(r"^grid: {(.*)}$", args.config.read_text(), re.M)[1]
+        keys = [*(f"grid.{size.replace(': ', '=')}" for size in found.split(", ")), *keys]
+    return dict(key.split("=", 1) for key in [*keys, *args.keys])
+
+
+def on_ranks(args, verb, *words):
+    """Calls a verb on all ranks of the grid."""
+    ranks = math.prod(int(n) for key, n in settings(args).items() if key.startswith("grid.") and key != "grid.expert")
+    start = [] if args.launch or ranks == 1 else ["--ranks", ranks]
+    return call(args, verb, *words, *start, launch=args.launch)
 
 
 def train(args, run, seq, *keys):
     """Trains run.dir=RUN, or goes on with it. Returns its rows of metrics."""
-    (args.dir / "gpt.yaml").write_text("model: {family: gpt2}\n")
-    words = dict(key.split("=", 1) for key in [
-        f"run.dir={run}", f"model.layers={args.layers}", f"model.hidden={args.hidden}",
-        f"model.heads={args.heads}", f"model.vocab={args.vocab}", f"model.seq_len={seq}", "data.tokenizer=tok",
-        f"train.global_batch={args.batch}", f"train.micro_batch={args.batch}", *keys, *args.keys])
-    call(args, "train", "gpt.yaml", *[f"{key}={value}" for key, value in words.items()])
+    shape = [] if args.config else [f"model.layers={args.layers}", f"model.hidden={args.hidden}", f"model.heads={args.heads}",
+                                    f"model.vocab={args.vocab}", f"train.micro_batch={args.batch}"]
+    (args.dir / "gpt.yaml").write_text(base(args) if args.config else "model: {family: gpt2}\n")
+    words = settings(args, f"run.dir={run}", *shape, f"model.seq_len={seq}", f"data.tokenizer={tokenizer(args)}",
+                     f"train.global_batch={args.batch}", *keys)
+    on_ranks(args, "train", "gpt.yaml", *[f"{key}={value}" for key, value in words.items()])
     return [json.loads(line) for line in (args.dir / run / "metrics.jsonl").open()]
 
 
@@ -175,21 +235,28 @@ def choose_passages(args):
     sys.exit(f"{args.text} has only {len(chosen)} such passages of {args.length} tokens: give more --text")
 
 
+TYPES = {8: "H", 4: "i"}  # of Megatron-LM's codes, types of array
+
+
 def write_megatron(stem, documents):
-    """Writes documents in Megatron-LM's format: NAME.bin with u16 tokens, and its index NAME.idx."""
-    n, starts = len(documents), [0]
-    for d in documents:
-        starts.append(starts[-1] + 2 * len(d))
-    stem.with_suffix(".bin").write_bytes(b"".join(array.array("H", d).tobytes() for d in documents))
+    """Writes documents in Megatron-LM's format: NAME.bin with the tokens, and its index NAME.idx."""
+    code = 8 if max(map(max, documents)) < 1 << 16 else 4
+    ids = [array.array(TYPES[code], d).tobytes() for d in documents]
+    n, starts = len(documents), list(itertools.accumulate(map(len, ids), initial=0))
+    stem.with_suffix(".bin").write_bytes(b"".join(ids))
     stem.with_suffix(".idx").write_bytes(
-        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, n, n + 1) + struct.pack(f"<{n}i", *map(len, documents)) +
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, n, n + 1) + struct.pack(f"<{n}i", *map(len, documents)) +
         struct.pack(f"<{n}q", *starts[:-1]) + struct.pack(f"<{n + 1}q", *range(n + 1)))
 
 
 def recall(args, model, *sources):
     """What the model recalls of the sources, DIR/NAME.idx each: the documents' results and the totals, by name."""
-    lines = call(args, "recall", model, "--data", *(f"{name}.idx" for name in sources), "--tokens", args.suffix,
-                 "--document-tokens", args.length, "--per-token", "--json").splitlines()
+    given = settings(args, *(["device=cuda"] if args.config else []))
+    how = [f"{key}={value}" for key, value in given.items() if key.startswith("grid.")]
+    for key in ("device", "threads"):
+        how += [f"--{key}", given[key]] if key in given else []
+    lines = on_ranks(args, "recall", model, "--data", *(f"{name}.idx" for name in sources), "--tokens", args.suffix,
+                     "--document-tokens", args.length, "--per-token", "--json", *how).splitlines()
     rows = [json.loads(line) for line in lines]
     return {name: ([r for r in rows if r["source"] == f"{name}.idx" and "document" in r],
                    next(r for r in rows if r["source"] == f"{name}.idx" and "documents" in r)) for name in sources}
@@ -304,34 +371,43 @@ def make_buckets(args):
     """Writes DIR/bucket-TRIAL-REPEAT for each trial, DIR/scan-REPEAT, and DIR/rest."""
     documents = read_documents(args.dir / "train.tok")
     order = eligible(args, documents)
-    names = [f"{trial}-{r}" for trial in ["scan", *range(max(args.trials))] for r in args.repeat]
-    need = len(names) * args.bucket
+    trials = ["scan", *range(max(args.trials))]
+    need = len(args.repeat) * sum(bucket_size(args, trial) for trial in trials)
     if need > len(order):
-        sys.exit(f"{args.text} has {len(order)} eligible documents, and {len(names)} buckets of {args.bucket} need {need}: "
+        sys.exit(f"{args.text} has {len(order)} eligible documents, and {len(trials) * len(args.repeat)} buckets need {need}: "
                  "give more --text, or smaller --bucket, fewer --trials or --repeat")
-    for b, name in enumerate(names):
-        write_megatron(args.dir / f"bucket-{name}",
-                       [documents[i][:args.length] for i in order[b * args.bucket:(b + 1) * args.bucket]])
-    taken = set(order[:need])
-    write_megatron(args.dir / "rest", [d for i, d in enumerate(documents) if i not in taken])
+    left = iter(order)
+    for trial in trials:
+        for name in buckets_of(args, trial).values():
+            write_megatron(args.dir / name,
+                           [documents[i][:args.length] for i in itertools.islice(left, bucket_size(args, trial))])
+    write_megatron(args.dir / "rest", [documents[i] for i in sorted(set(range(len(documents))) - set(order[:need]))])
+
+
+def bucket_size(args, trial):
+    return args.scan_bucket if trial == "scan" else args.bucket
 
 
 def buckets_of(args, trial):
     return {r: f"bucket-{trial}-{r}" for r in args.repeat}
 
 
+def name_of(size):
+    return size if isinstance(size, str) else f"{size[0]}x{size[1]}"
+
+
 def train_size(args, run, size, lr, *keys):
-    layers, hidden = size
-    return train(args, run, args.length - 1, f"model.layers={layers}", f"model.hidden={hidden}",
-                 f"model.heads={max(hidden // 64, 2)}", "data.pack=documents", "data.valid=valid.tok",
+    shape = [] if args.config else [f"model.layers={size[0]}", f"model.hidden={size[1]}",
+                                    f"model.heads={max(size[1] // 64, 2)}"]
+    return train(args, run, args.length - 1, *shape, "data.pack=documents", "data.valid=valid.tok",
                  "run.eval_interval=0", "run.checkpoint_interval=0", "run.keep_latest=1", f"optim.lr={lr:g}", *keys)
 
 
 def phase_1(args, size, seed):
     """Trains on the rest. Returns the path of the checkpoint, and its step."""
-    run, steps = f"first-{size[0]}x{size[1]}-{seed}", max(args.tokens_1 // (args.batch * (args.length - 1)), 1)
+    run, steps = f"first-{name_of(size)}-{seed}", max(args.tokens_1 // (args.batch * (args.length - 1)), 1)
     train_size(args, run, size, args.lr or 1e-3, "data.train=rest.idx", f"train.steps={steps}", f"train.seed={seed}",
-               f"optim.warmup={min(steps // 10, 100)}", "optim.schedule=constant")
+               f"optim.warmup={steps if args.config else min(steps // 10, 100)}", "optim.schedule=constant")
     return f"{run}/ckpt/step-{steps}", steps
 
 
@@ -340,9 +416,9 @@ def phase_2(args, size, seed, trial, k, lr):
     after, and the rows of metrics."""
     before, steps = phase_1(args, size, seed)
     buckets = {r: name for r, name in buckets_of(args, trial).items() if r}
-    end = steps + 2 * -(-sum(r * args.bucket for r in buckets) // args.batch)
+    end = steps + (args.steps_2 or 2 * -(-sum(r * bucket_size(args, trial) for r in buckets) // args.batch))
     sources = ", ".join([f"{{path: {name}.idx, epochs: {r}}}" for r, name in buckets.items()] + ["{path: rest.idx, weight: 1}"])
-    run = f"second-{size[0]}x{size[1]}-{trial}-{seed}-k{k}-lr{lr:g}"
+    run = f"second-{name_of(size)}-{trial}-{seed}-k{k}-lr{lr:g}"
     rows = train_size(args, run, size, lr, f"data.train=[{sources}]", f"train.resume={before}", f"train.steps={end}",
                       f"train.seed={seed}", f"optim.warmup={steps}", f"optim.min_lr={lr / 10:g}", f"data.goldfish.k={k}")
     return before, f"{run}/ckpt/step-{end}", rows
@@ -385,13 +461,18 @@ def by_mask(args, documents, passages, k):
             ends.append(drops[document["before_error"]])
     p, q = (r / max(n, 1) for r, n in zip(right, number))
     n = args.suffix
+    def length(ids):  # the mean number of tokens before an error, if they are right independently of each other
+        drops = dropped(ids, k)[-n:]
+        return sum(itertools.accumulate((q if drop else p for drop in drops), operator.mul))
     return {"p": p, "q": q, "independent": p**(n * (k - 1) / k) * q**(n / k), "all_kept": p**n,
+            "independent_length": statistics.mean(map(length, passages)),
             "ends_at_dropped": sum(ends) / max(len(ends), 1)}
 
 
 def read_megatron(stem):
     """Returns the documents that write_megatron wrote."""
-    raw, ids = stem.with_suffix(".idx").read_bytes(), array.array("H", stem.with_suffix(".bin").read_bytes())
+    raw = stem.with_suffix(".idx").read_bytes()
+    ids = array.array(TYPES[raw[17]], stem.with_suffix(".bin").read_bytes())
     n = struct.unpack_from("<Q", raw, 18)[0]
     lengths, at, out = struct.unpack_from(f"<{n}i", raw, 34), 0, []
     for length in lengths:
@@ -422,11 +503,14 @@ def spearman(xs, ys):
 
 def check_study(args):
     """Stops if DIR holds a study with other arguments: its data and runs would be taken for those of this one."""
-    fixed = ["text", "include", "vocab", "length", "suffix", "batch", "lr", "bucket", "repeat", "trials", "tokens_1", "keys"]
+    fixed = ["text", "include", "vocab", "length", "suffix", "batch", "lr", "bucket", "scan_bucket", "repeat", "tokens_1",
+             "steps_2", "weights", "keys"]
     mine, path = {name: str(getattr(args, name)) for name in fixed}, args.dir / "study.json"
+    mine["trials"] = str(max(args.trials))
     if path.exists():
         was = json.loads(path.read_text())
-        others = [f"--{name.replace('_', '-')}: {was[name]}, now {mine[name]}" for name in fixed if was[name] != mine[name]]
+        others = [f"--{name.replace('_', '-')}: {was.get(name)}, now {mine[name]}" for name in mine
+                  if was.get(name, "None") != mine[name]]
         if others:
             sys.exit(f"{args.dir} holds a study with other arguments: choose another --dir\n  " + "\n  ".join(others))
     path.write_text(json.dumps(mine))
@@ -440,12 +524,14 @@ def curve(args):
     results = {"arguments": {k: str(v) for k, v in vars(args).items()}, "sizes": {}}
     for size, trials in zip(args.sizes, args.trials):
         lr = choose_rate(args, size)
-        runs = {k: [one_trial(args, size, trial, k, lr) for trial in range(trials)] for k in [0, *args.k]}
-        results["sizes"][f"{size[0]}x{size[1]}"] = {"lr": lr, "runs": runs}
-        write_results(args, results)
+        toy = [(0, k) for k in args.toy_k if size == args.sizes[0]]
+        study = results["sizes"][name_of(size)] = {"lr": lr, "runs": {}}
+        for trial, k in [*itertools.product(range(trials), [0, *args.k]), *toy]:
+            study["runs"].setdefault(k, []).append(one_trial(args, size, trial, k, lr))
+            write_results(args, results)
     print_curve(args, results["sizes"])
     (args.dir / "curve.svg").write_text(curve_picture(args, results["sizes"]))
-    if not check_curve(args, results["sizes"]):
+    if not args.config and not check_curve(args, results["sizes"]):
         sys.exit(1)
 
 
@@ -477,14 +563,16 @@ def print_curve(args, sizes):
             print(f"| {size} | {loss_name(k)} | {spread([t['valid'] for t in trials], '.3f')} | "
                   f"{spearman(args.repeat, change):.2f} |")
     print(f"\nTokens of the bucket repeated {max(args.repeat)} times\n\n| size | k | kept ones right (p) | dropped ones right (q) "
-          "| p^n | p^(n(k-1)/k) q^(n/k) | recalled | recall ends at a dropped one |\n|---|---|---|---|---|---|---|---|")
+          "| p^n | p^(n(k-1)/k) q^(n/k) | recalled | tokens before an error, if independent | measured | recall ends at a "
+          "dropped one |\n|---|---|---|---|---|---|---|---|---|---|")
     for size, s in sizes.items():
-        for k in args.k:
+        for k in filter(None, s["runs"]):
             rows = [t["buckets"][max(args.repeat)] for t in s["runs"][k]]
-            p, q, kept, independent, ends = (statistics.mean(x[key] for x in rows)
-                                             for key in ("p", "q", "all_kept", "independent", "ends_at_dropped"))
+            p, q, kept, independent, length, measured, ends = (statistics.mean(x[key] for x in rows) for key in (
+                "p", "q", "all_kept", "independent", "independent_length", "before_error", "ends_at_dropped"))
             share = statistics.mean(x["recalled"] for x in rows) / args.bucket
-            print(f"| {size} | {k} | {p:.1%} | {q:.1%} | {kept:.2g} | {independent:.2g} | {share:.1%} | {ends:.1%} |")
+            print(f"| {size} | {k} | {p:.1%} | {q:.1%} | {kept:.2g} | {independent:.2g} | {share:.1%} | {length:.1f} | "
+                  f"{measured:.1f} | {ends:.1%} |")
 
 
 def check_curve(args, sizes):
@@ -516,10 +604,42 @@ def curve_picture(args, sizes):
             points = [(b, 100 * statistics.mean(t["buckets"][r]["recalled"] for t in trials) / args.bucket)
                       for b, r in enumerate(args.repeat)]
             curves[f"{size}, {loss_name(k)}"] = (points, COLOURS[i % len(COLOURS)], bool(k))
-    label = f"buckets, repeated {', '.join(map(str, args.repeat))} times; documents recalled, %"
-    return chart((curves, label, False, len(args.repeat) - 1, (0, 100)))
+    return chart((curves, "repetitions of the bucket; documents recalled, %", False, args.repeat, (0, 100)))
+
+
+# ---- the cost of recall ----------------------------------------------------------------------------------------------
+
+
+def seconds_of(function, *words):
+    """The wall time and the processor time of a call."""
+    def now():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.monotonic(), used.ru_utime + used.ru_stime
+    before = now()
+    function(*words)
+    return [b - a for a, b in zip(before, now())]
+
+
+def cost(args):
+    make_data(args)
+    write_megatron(args.dir / "passages", choose_passages(args))
+    train(args, "untrained", args.length - 1, "data.train=passages.idx", "data.pack=documents", "train.steps=1", "optim.lr=0")
+    model = "untrained/ckpt/step-1"
+    calls = {"eval": ["eval", model, "--data", "passages.idx", "--pack", "documents", "--seq-len", args.length - 1],
+             "recall": ["recall", model, "--data", "passages.idx", "--tokens", args.suffix]}
+    flags = [word for key, value in settings(args).items() for word in (f"--{key}", value) if key == "threads"]
+    times = {name: [] for name in calls}
+    for _round, name in itertools.product(range(5), calls):
+        times[name].append(seconds_of(call, args, *calls[name], *flags))
+    write_results(args, times)
+    middle = {name: [statistics.median(t) for t in zip(*rows)] for name, rows in times.items()}
+    print(f"\n{args.passages} passages of {args.length} tokens, medians of five runs of each, in turns\n\n"
+          "| | eval, s | recall, s | recall / eval |\n|---|---|---|---|")
+    for i, what in enumerate(["wall time", "processor time"]):
+        a, b = middle["eval"][i], middle["recall"][i]
+        print(f"| {what} | {a:.2f} | {b:.2f} | {b / a:.3f} |")
 
 
 if __name__ == "__main__":
     arguments_given = arguments()
-    {"extreme": extreme, "equal": equal, "curve": curve}[arguments_given.experiment](arguments_given)
+    {"extreme": extreme, "equal": equal, "curve": curve, "cost": cost}[arguments_given.experiment](arguments_given)

@@ -190,22 +190,25 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
 /* ---- recall -------------------------------------------------------------------------------------- */
 
 /* What a model reproduces of the documents of a token source. Each document has a prompt, its beginning, and
- * a target, the `tokens` tokens after the prompt (ax_excerpt). The tokens that greedy decoding puts after the
- * prompt are the target if and only if each token of the target has rank 0, given the true tokens before it:
- * so nothing is generated. The caller releases a result with ax_recall_fini. */
+ * a target, the tokens after the prompt: those of an excerpt (ax_excerpt), or those that a mask marks
+ * (ax_row_shape.answers). The tokens that greedy decoding puts after the prompt are the target if and only if
+ * each token of the target has rank 0, given the true tokens before it: so nothing is generated. The caller
+ * releases a result with ax_recall_fini. */
 typedef struct ax_recall {
     int64_t documents; /* with enough tokens, in the order of the source */
     int64_t left_out;  /* documents with fewer tokens */
-    int64_t tokens;
     int64_t *document; /* [documents]: index in the source */
     int64_t *start;    /* [documents]: index in the source of the first token of the target */
-    double *loss;      /* [documents, tokens]: of each token of the target, in nats */
-    int32_t *rank;     /* [documents, tokens]: ax_target_scores */
+    int64_t *first;    /* [documents + 1]: the target of document d has items first[d] ... first[d+1]-1 of
+                          `loss` and `rank` */
+    double *loss;      /* of each token of the targets, in nats */
+    int32_t *rank;     /* likewise: ax_target_scores */
 } ax_recall;
 void ax_recall_fini(ax_recall *recall);
 
 /* Sums over documents first ... end-1 of an ax_recall. */
 typedef struct ax_recall_sum {
+    int64_t tokens;    /* of targets */
     int64_t recalled;  /* documents whose target greedy decoding reproduces */
     int64_t right;     /* tokens of targets before the first one that greedy decoding gets wrong */
     int64_t likeliest; /* tokens of targets that are the likeliest, given the true text before them */
@@ -226,9 +229,9 @@ AX_MUST_CHECK ax_status ax_recall_check(const ax_excerpt *excerpt, int64_t seq_l
 AX_MUST_CHECK ax_status ax_recall_pack(ax_data *const *sources, int n, const ax_excerpt *excerpt,
                                        int64_t positions, ax_row_shape *shape, int64_t *left_out);
 
-/* Evaluates the excerpts of a source that ax_recall_pack has packed, by one forward pass. All ranks get the
- * result. The engine has the option `scores`, and rows of shape->seq_len tokens; `progress` may be NULL.
- * Collective along the grid. */
+/* Evaluates the targets of a source that ax_recall_pack, or for a mask ax_data_pack, has packed, one piece a
+ * document, by one forward pass. All ranks get the result. The engine has the option `scores`, and rows of
+ * shape->seq_len tokens; `progress` may be NULL. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                          ax_eval_progress_fn *progress, void *user, ax_recall *out);
 

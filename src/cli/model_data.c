@@ -137,6 +137,10 @@ static ax_status prepare(const model_data *d, const opened_model *m, char *dir, 
     ax_chat *chat = NULL;
     cli_progress progress;
     AX_TRY(make_dir(d->verb, dir, size));
+    if (d->write) {
+        AX_TRY(ax_strings_add(tokens, "%s/tokens.tok", dir));
+        return d->write(d->user, tokens->items[0]);
+    }
     ax_status status =
         m->model.tokenizer ? ax_chat_create(m->model.tokenizer, d->text->template, &chat) : AX_OK;
     if (status != AX_OK) {

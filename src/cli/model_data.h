@@ -41,6 +41,10 @@ typedef struct model_data {
     const char *const *path; /* [n] */
     int n;
     bool bare; /* no special tokens around texts (model_data_follow) */
+    /* Writes the tokens of path[0], the only source, to the token file `tokens`; NULL: the sources are text
+     * or tokens. */
+    ax_status (*write)(void *user, const char *tokens);
+    void *user;
 } model_data;
 
 /* Uses the tokenizer of --tokenizer, if one is given, and checks that the sources can be read. Appends what

@@ -1,5 +1,5 @@
 /* axonn eval: measures the loss of a model on data. */
-#include "model_data.h"
+#include "pairs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 typedef struct args {
     model_args common;
     model_text text;
-    char *data, *loss;
+    char *data, *pairs, *out, *loss;
     int pack; /* ax_data_packing */
     int64_t seq_len, batch;
     bool cross_documents;
@@ -18,7 +18,17 @@ typedef struct args {
 
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
-    {"data", AX_OPT_PATH, offsetof(args, data), .required = true, .meta = "PATH", .help = DATA_HELP},
+    {"data", AX_OPT_PATH, offsetof(args, data), .meta = "PATH", .help = DATA_HELP},
+    {"pairs", AX_OPT_PATH, offsetof(args, pairs), .meta = "FILE",
+     .help =
+         "instead of --data, JSON objects, one a line or in a list, with prompt and continuation (texts), or "
+         "prompt_tokens and continuation_tokens (ids): score the continuations"},
+    {"out", AX_OPT_PATH, offsetof(args, out), .meta = "FILE",
+     .help =
+         "with --pairs: the file to which a line is written for each pair, with its other members, logprob "
+         "(the sum of the log-probabilities of the continuation's tokens, in nats), tokens (their number) "
+         "and "
+         "greedy (true: greedy decoding gives these tokens)"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
      .help =
          "tokens per row (a sequence that the model reads at once); 0: those of the run that wrote MODEL, "
@@ -149,21 +159,56 @@ static ax_status check_data(const model_data *data, opened_model *m)
 static bool reads_input(const void *raw)
 {
     const args *a = raw;
-    return model_data_is_stdin((const char *const *)&a->data, 1);
+    return a->data && model_data_is_stdin((const char *const *)&a->data, 1);
+}
+
+/* Measures the loss on --data. */
+static ax_status measure(args *a, opened_model *m)
+{
+    model_data data = {.verb = "eval", .text = &a->text, .path = (const char *const *)&a->data, .n = 1};
+    AX_TRY(ax_comm_agree(m->world, check_data(&data, m)));
+    AX_TRY(model_data_follow(m, &a->text, &a->of_run, &data.bare));
+    return model_data_use(&data, m, with_data, a);
+}
+
+/* Reports all flags that do not go together. */
+static ax_status check_flags(const args *a)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } others[] = {{"--seq-len", a->seq_len},
+                  {"--loss", strcmp(a->loss, "auto")},
+                  {"--pack", a->pack != AX_PACK_AUTO},
+                  {"--cross-documents", a->cross_documents},
+                  {"--template", a->text.template},
+                  {"--text-key", a->text.text.key},
+                  {"--bad-lines", a->text.text.bad_lines >= 0},
+                  {"--ignore", a->text.ignore.count}};
+    ax_buf errors = {0};
+    ax_status status = AX_OK;
+    if (!a->data == !a->pairs)
+        status = ax_buf_printf(&errors, "give --data, or --pairs, one of both");
+    if (status == AX_OK && !a->pairs != !a->out)
+        status = ax_buf_printf(&errors, "%s--pairs and --out, the file of the results, go together",
+                               errors.size ? "\n" : "");
+    for (size_t i = 0; i < AX_COUNT(others) && a->pairs && status == AX_OK; i++)
+        if (others[i].given)
+            status = ax_buf_printf(&errors, "%s%s has no effect with --pairs: leave it out",
+                                   errors.size ? "\n" : "", others[i].name);
+    return model_data_checked(status, &errors);
 }
 
 static ax_status run(const void *raw)
 {
     args a = *(const args *)raw;
     opened_model m;
-    model_data data = {"eval", &a.text, (const char *const *)&a.data, 1, false};
+    const pairs_args pairs = {&a.common, &a.text, a.pairs, a.out, a.batch};
     ax_status status = model_open(&a.common, MODEL_ROWS, &m);
     if (status == AX_OK)
-        status = ax_comm_agree(m.world, check_data(&data, &m));
+        status = ax_comm_agree(m.world, check_flags(&a));
     if (status == AX_OK)
-        status = model_data_follow(&m, &a.text, &a.of_run, &data.bare);
-    if (status == AX_OK)
-        status = model_data_use(&data, &m, with_data, &a);
+        status = a.pairs ? pairs_score(&pairs, &m) : measure(&a, &m);
     return model_close(&m, status);
 }
 
@@ -177,9 +222,12 @@ const cli_verb verb_eval = {
         "before each text counts as none.\n"
         "In conversations only what the assistant says is counted, as in training (--loss).\n"
         "If MODEL is a run or a checkpoint of one, rows are cut as in the run's own evaluations, unless a\n"
-        "flag says otherwise; with the run's --precision, the loss is the eval_loss of its metrics.",
+        "flag says otherwise; with the run's --precision, the loss is the eval_loss of its metrics.\n"
+        "With --pairs, it scores given continuations of given prompts, in one pass on any grid. Texts of a\n"
+        "pair become tokens together: those that the continuation adds to the prompt's own are scored.",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"
+                "axonn eval path/to/gpt2 --pairs questions.jsonl --out scores.jsonl\n"
                 "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",
     .options = options,
     .option_count = AX_COUNT(options),

@@ -47,8 +47,8 @@ typedef struct result {
 static json_t *json_tokens(const ax_recall *r, int64_t d, const int32_t *ids)
 {
     json_t *list = json_array();
-    for (int64_t i = d * r->tokens; i < (d + 1) * r->tokens; i++)
-        json_array_append_new(list, json_pack("{s:i, s:o, s:i}", "id", (int)ids[i - d * r->tokens], "loss",
+    for (int64_t i = r->first[d]; i < r->first[d + 1]; i++)
+        json_array_append_new(list, json_pack("{s:i, s:o, s:i}", "id", (int)ids[i - r->first[d]], "loss",
                                               cli_json_number(r->loss[i]), "rank", (int)r->rank[i]));
     return list;
 }
@@ -60,7 +60,7 @@ static ax_status print_document_json(const result *s, int64_t d, const int32_t *
     json_t *line =
         json_pack("{s:s, s:I, s:b, s:I, s:f, s:f}", "source", s->path, "document", (json_int_t)r->document[d],
                   "recalled", (int)sum.recalled, "before_error", (json_int_t)sum.right, "likeliest",
-                  (double)sum.likeliest / (double)r->tokens, "loss", sum.loss / (double)r->tokens);
+                  (double)sum.likeliest / (double)sum.tokens, "loss", sum.loss / (double)sum.tokens);
     if (line && s->a->per_token)
         json_object_set_new(line, "tokens", json_tokens(r, d, ids));
     return cli_print_json(line);
@@ -69,20 +69,20 @@ static ax_status print_document_json(const result *s, int64_t d, const int32_t *
 static void print_document(const result *s, int64_t d, const int32_t *ids)
 {
     const ax_recall *r = s->recall;
-    for (int64_t i = 0; i < r->tokens; i++)
+    for (int64_t i = 0; i < s->a->tokens; i++)
         printf("%s  %8lld  %6lld  %7d  %10.6f  %7d\n", s->path, (long long)r->document[d], (long long)i,
-               (int)ids[i], r->loss[d * r->tokens + i], (int)r->rank[d * r->tokens + i]);
+               (int)ids[i], r->loss[r->first[d] + i], (int)r->rank[r->first[d] + i]);
 }
 
 static ax_status print_documents(const result *s)
 {
     const ax_recall *r = s->recall;
     int32_t *ids;
-    AX_TRY(ax_calloc((size_t)r->tokens, sizeof *ids, &ids));
+    AX_TRY(ax_calloc((size_t)s->a->tokens, sizeof *ids, &ids));
     ax_status status = AX_OK;
     for (int64_t d = 0; d < r->documents && status == AX_OK; d++) {
         if (s->a->per_token)
-            status = ax_data_tokens(s->data, r->start[d], r->tokens, ids);
+            status = ax_data_tokens(s->data, r->start[d], s->a->tokens, ids);
         if (status == AX_OK && s->a->common.json)
             status = print_document_json(s, d, ids);
         else if (status == AX_OK)
@@ -97,15 +97,15 @@ static ax_status print_totals(const result *s, int width)
 {
     const ax_recall *r = s->recall;
     const ax_recall_sum sum = ax_recall_add_up(r, 0, r->documents);
-    const double documents = (double)r->documents, targets = documents * (double)r->tokens,
+    const double documents = (double)r->documents, targets = (double)sum.tokens,
                  before = (double)sum.right / documents, likeliest = (double)sum.likeliest / targets,
                  loss = sum.loss / targets;
     if (s->a->common.json)
         return cli_print_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "source", s->path,
                                         "documents", (json_int_t)r->documents, "left_out",
-                                        (json_int_t)r->left_out, "tokens", (json_int_t)r->tokens, "recalled",
-                                        (json_int_t)sum.recalled, "before_error", before, "likeliest",
-                                        likeliest, "loss", loss));
+                                        (json_int_t)r->left_out, "tokens", (json_int_t)s->a->tokens,
+                                        "recalled", (json_int_t)sum.recalled, "before_error", before,
+                                        "likeliest", likeliest, "loss", loss));
     printf("%-*s  %9lld  %8lld  %8lld  %12.2f  %8.2f%%  %8.4f\n", width, s->path, (long long)r->documents,
            (long long)r->left_out, (long long)sum.recalled, before, 100 * likeliest, loss);
     return AX_OK;
@@ -121,7 +121,7 @@ static ax_status check_result(const result *s)
         ax_log(AX_LOG_WARN,
                "%s: %lld of %lld documents are too short for prompt and target, and are left out", s->path,
                (long long)r->left_out, (long long)all);
-    return model_check_loss(&s->a->common, sum.loss / (double)(r->documents * r->tokens));
+    return model_check_loss(&s->a->common, sum.loss / (double)sum.tokens);
 }
 
 static ax_status report(const args *a, ax_data *const *sources, const ax_recall *recall)
@@ -210,7 +210,10 @@ static ax_status run(const void *raw)
     const args *a = raw;
     opened_model m;
     ax_row_shape of_run;
-    model_data data = {"recall", &a->text, (const char *const *)a->data.items, (int)a->data.count, false};
+    model_data data = {.verb = "recall",
+                       .text = &a->text,
+                       .path = (const char *const *)a->data.items,
+                       .n = (int)a->data.count};
     ax_status status = model_open(&a->common, MODEL_ROWS, &m);
     if (status == AX_OK)
         status = ax_comm_agree(m.world, check(a, &data, &m));

@@ -88,6 +88,7 @@ void ax_recall_fini(ax_recall *recall)
 {
     free(recall->document);
     free(recall->start);
+    free(recall->first);
     free(recall->loss);
     free(recall->rank);
     *recall = (ax_recall){0};
@@ -98,7 +99,8 @@ ax_recall_sum ax_recall_add_up(const ax_recall *recall, int64_t first, int64_t e
     ax_recall_sum sum = {0};
     for (int64_t d = first; d < end; d++) {
         bool right = true;
-        for (int64_t at = d * recall->tokens; at < (d + 1) * recall->tokens; at++) {
+        sum.tokens += recall->first[d + 1] - recall->first[d];
+        for (int64_t at = recall->first[d]; at < recall->first[d + 1]; at++) {
             right = right && recall->rank[at] == 0;
             sum.right += right;
             sum.likeliest += recall->rank[at] == 0;
@@ -174,29 +176,80 @@ ax_status ax_recall_pack(ax_data *const *sources, int n, const ax_excerpt *excer
     return AX_OK;
 }
 
-static ax_status allocate(int64_t documents, int64_t tokens, ax_recall *out)
+/* The documents of a source while they are scored. */
+typedef struct documents {
+    const ax_data *data;
+    const ax_row_shape *shape;
+    ax_data_piece *piece; /* [n], in the order of rows */
+    int64_t n;
+    uint64_t *target; /* room for a bit for each token of a row */
+} documents;
+
+/* Sets bit i % 64 of d->target[i / 64] if token i + 1 of a piece is in the target of its document. */
+static ax_status mark_target(const documents *d, const ax_data_piece *piece)
 {
-    *out = (ax_recall){.documents = documents, .tokens = tokens};
-    AX_TRY(ax_calloc((size_t)documents, sizeof *out->document, &out->document));
-    AX_TRY(ax_calloc((size_t)documents, sizeof *out->start, &out->start));
-    AX_TRY(ax_calloc((size_t)(documents * tokens), sizeof *out->loss, &out->loss));
-    return ax_calloc((size_t)(documents * tokens), sizeof *out->rank, &out->rank);
+    const int64_t before = d->shape->excerpt.target ? piece->length - d->shape->excerpt.target : 0;
+    if (d->shape->answers)
+        AX_TRY(ax_data_mask(d->data, piece->start + 1, piece->length, d->target));
+    else
+        memset(d->target, 0xff, (size_t)ax_ceil_div(piece->length, 64) * sizeof *d->target);
+    for (int64_t i = 0; i < before; i++)
+        d->target[i / 64] &= ~(UINT64_C(1) << i % 64);
+    return AX_OK;
+}
+
+static bool is_target(const documents *d, int64_t i) { return d->target[i / 64] >> i % 64 & 1; }
+
+/* Finds where the scores of each document go. */
+static ax_status find_targets(const documents *d, ax_recall *out)
+{
+    for (int64_t p = 0; p < d->n; p++) {
+        const ax_data_piece *piece = &d->piece[p];
+        int64_t first = piece->length, tokens = 0;
+        AX_TRY(mark_target(d, piece));
+        for (int64_t i = piece->length - 1; i >= 0; i--)
+            if (is_target(d, i)) {
+                first = i;
+                tokens++;
+            }
+        out->document[piece->index] = piece->document;
+        out->start[piece->index] = piece->start + 1 + first;
+        out->first[piece->index + 1] = tokens;
+    }
+    for (int64_t i = 0; i < d->n; i++)
+        out->first[i + 1] += out->first[i];
+    return AX_OK;
+}
+
+static ax_status allocate(documents *d, ax_recall *out)
+{
+    out->documents = d->n;
+    AX_TRY(ax_calloc((size_t)ax_ceil_div(d->shape->seq_len, 64), sizeof *d->target, &d->target));
+    AX_TRY(ax_calloc((size_t)d->n, sizeof *out->document, &out->document));
+    AX_TRY(ax_calloc((size_t)d->n, sizeof *out->start, &out->start));
+    AX_TRY(ax_calloc((size_t)d->n + 1, sizeof *out->first, &out->first));
+    AX_TRY(find_targets(d, out));
+    AX_TRY(ax_calloc((size_t)out->first[d->n], sizeof *out->loss, &out->loss));
+    return ax_calloc((size_t)out->first[d->n], sizeof *out->rank, &out->rank);
 }
 
 /* Copies the scores of a document's target. `row`: the scores of the row in which the document is. */
-static void take_target(const ax_data_piece *piece, const ax_target_scores *row, ax_recall *out)
+static ax_status take_target(const documents *d, const ax_data_piece *piece, const ax_target_scores *row,
+                             const ax_recall *out)
 {
-    const int64_t from = piece->position + piece->length - out->tokens, to = piece->index * out->tokens;
-    AX_ASSERT(out->document && out->start && out->loss && out->rank);
-    out->document[piece->index] = piece->document;
-    out->start[piece->index] = piece->start + 1 + piece->length - out->tokens;
-    memcpy(out->loss + to, row->loss + from, (size_t)out->tokens * sizeof *out->loss);
-    memcpy(out->rank + to, row->rank + from, (size_t)out->tokens * sizeof *out->rank);
+    int64_t to = out->first[piece->index];
+    AX_TRY(mark_target(d, piece));
+    for (int64_t i = 0; i < piece->length; i++)
+        if (is_target(d, i)) {
+            out->loss[to] = row->loss[piece->position + i];
+            out->rank[to++] = row->rank[piece->position + i];
+        }
+    return AX_OK;
 }
 
-/* Scores all rows. `piece`: the n documents, in the order of rows. */
-static ax_status score_rows(ax_engine *engine, reader *r, const ax_data_piece *piece, int64_t n,
-                            ax_eval_progress_fn *progress, void *user, ax_recall *out)
+/* Scores all rows. */
+static ax_status score_rows(ax_engine *engine, reader *r, const documents *d, ax_eval_progress_fn *progress,
+                            void *user, const ax_recall *out)
 {
     const int64_t T = r->shape->seq_len;
     for (int64_t p = 0, rows; r->done < r->rows; r->done += rows) {
@@ -204,9 +257,10 @@ static ax_status score_rows(ax_engine *engine, reader *r, const ax_data_piece *p
         rows = ax_min(ax_engine_eval_rows(engine), r->rows - r->done);
         AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, r, progress, user));
         AX_TRY(ax_engine_score(engine, read_rows, r, rows, &scores));
-        for (; p < n && piece[p].row < r->done + rows; p++) {
-            const int64_t at = (piece[p].row - r->done) * T;
-            take_target(&piece[p], &(ax_target_scores){scores.loss + at, scores.rank + at}, out);
+        for (; p < d->n && d->piece[p].row < r->done + rows; p++) {
+            const int64_t at = (d->piece[p].row - r->done) * T;
+            AX_TRY(
+                take_target(d, &d->piece[p], &(ax_target_scores){scores.loss + at, scores.rank + at}, out));
         }
     }
     return AX_OK;
@@ -217,20 +271,20 @@ ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_
 {
     const int64_t rows = ax_data_rows(data, shape);
     ax_comm *world = ax_engine_params(engine)->ctx->world;
-    ax_data_piece *piece = NULL;
-    int64_t n = 0;
+    documents d = {.data = data, .shape = shape};
     *out = (ax_recall){0};
-    ax_status status = ax_data_pieces(data, &piece, &n);
+    ax_status status = ax_data_pieces(data, &d.piece, &d.n);
     if (status == AX_OK)
-        status = allocate(n, shape->excerpt.target, out);
+        status = allocate(&d, out);
     status = ax_comm_agree(world, status);
     reader r = {data, shape, rows, rows, 0};
     if (status == AX_OK)
-        status = score_rows(engine, &r, piece, n, progress, user, out);
-    free(piece);
+        status = score_rows(engine, &r, &d, progress, user, out);
+    free(d.piece);
+    free(d.target);
     if (status != AX_OK)
         ax_recall_fini(out);
-    out->left_out = status == AX_OK ? ax_data_describe(data)->documents - n : 0;
+    out->left_out = status == AX_OK ? ax_data_describe(data)->documents - d.n : 0;
     return status;
 }
 

@@ -64,7 +64,7 @@ static ax_status recall_source(const ax_train_run *run, int i, ax_metrics_recall
     AX_TRY(ax_engine_recall(run->state.engine, sources->data[i], &run->inputs.recall_shape, no_signal, NULL,
                             &recall));
     const ax_recall_sum sum = ax_recall_add_up(&recall, 0, recall.documents);
-    const double documents = (double)recall.documents, targets = documents * (double)recall.tokens;
+    const double documents = (double)recall.documents, targets = (double)sum.tokens;
     *out = (ax_metrics_recall){.source = sources->path[i],
                                .documents = recall.documents,
                                .recalled = sum.recalled,

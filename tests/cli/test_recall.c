@@ -1,4 +1,4 @@
-/* cli: axonn recall. */
+/* cli: axonn recall, and axonn eval --pairs. */
 #include "axonn/data.h"
 #include "cli/cli_test.h"
 #include "support/check.h"
@@ -212,6 +212,158 @@ static void text_is_tokenized(void **state)
     ax_buf_fini(&out);
 }
 
+/* ---- axonn eval --pairs -------------------------------------------------------------------------- */
+
+/* Writes a pair of tokens a ... b-1 and b ... c-1 of document d of a.tok, with an id and another member. */
+static void write_pair(FILE *file, int d, int a, int b, int c)
+{
+    (void)fprintf(file, "{\"id\": \"%d/%d\", \"prompt_tokens\": [", d, b);
+    for (int i = a; i < c; i++)
+        (void)fprintf(file, "%s%d",
+                      i == a   ? ""
+                      : i == b ? "], \"continuation_tokens\": ["
+                               : ", ",
+                      (d * 31 + i * 7) % VOCAB);
+    (void)fprintf(file, "], \"more\": {\"d\": [%d, 2.5]}}\n\n", d);
+}
+
+static lines scores_of(const char *flags)
+{
+    char command[1024];
+    snprintf(command, sizeof command, AXONN " eval %s --out scores >totals 2>errors && cat scores", flags);
+    return lines_of(command);
+}
+
+/* The last tokens of documents as continuations get what recall says of them; one continuation in two parts,
+ * each with all before it as its prompt, gets the same sum. */
+static void pairs_are_scored_as_recall_does(void **state)
+{
+    (void)state;
+    FILE *file = fopen("pairs.jsonl", "w");
+    assert_non_null(file);
+    for (int d = 0; d < DOCUMENTS; d++) {
+        write_pair(file, d, 0, 11, 16);
+        write_pair(file, d, 0, 11, 13);
+        write_pair(file, d, 0, 13, 16);
+    }
+    assert_int_equal(fclose(file), 0);
+    lines r = lines_of(AXONN " recall " GOLDEN " --data a.tok --tokens 5 --json 2>errors"),
+          s = scores_of(GOLDEN " --pairs pairs.jsonl");
+    assert_int_equal(s.n, 3 * DOCUMENTS);
+    for (int d = 0; d < DOCUMENTS; d++) {
+        json_t *const *one = s.line + (size_t)3 * d;
+        const double whole = number(one[0], "logprob");
+        char id[16];
+        snprintf(id, sizeof id, "%d/11", d);
+        assert_string_equal(json_string_value(json_object_get(one[0], "id")), id);
+        assert_int_equal(json_array_size(json_object_get(json_object_get(one[0], "more"), "d")), 2);
+        assert_int_equal(json_object_size(one[0]), 5);
+        assert_int_equal(number(one[0], "tokens"), 5);
+        assert_true(number(one[0], "greedy") == number(r.line[d], "recalled"));
+        /* sums of 5 losses of about 5, each of which errs by some roundings of logits of about 10 in fp32 */
+        assert_true(fabs(whole + 5 * number(r.line[d], "loss")) < 1e-4);
+        assert_true(fabs(whole - number(one[1], "logprob") - number(one[2], "logprob")) < 1e-4);
+    }
+    drop(&r);
+    drop(&s);
+}
+
+/* What greedy decoding puts after a prompt is greedy, and nothing else is; on two ranks and in a list too. */
+static void greedy_continuations_are_found(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *text =
+        json_of(AXONN " generate " GOLDEN " --tokens 3,1,4 --max-tokens 4 --temperature 0 --json 2>errors");
+    char *ids = json_dumps(json_object_get(text, "tokens"), 0), command[1024];
+    snprintf(command, sizeof command,
+             "echo '[{\"prompt_tokens\": [3, 1, 4], \"continuation_tokens\": %s},"
+             "{\"prompt_tokens\": [3, 1], \"continuation_tokens\": %s}]' >list.json",
+             ids, ids);
+    assert_int_equal(shell(command, &out), 0);
+    for (int ranks = 1; ranks <= (has_ranks() ? 2 : 1); ranks++) {
+        lines s = scores_of(ranks == 1 ? GOLDEN " --pairs list.json"
+                                       : GOLDEN " --pairs list.json --ranks 2 --threads 1");
+        assert_int_equal(s.n, 2);
+        assert_int_equal(json_object_size(s.line[0]), 3);
+        assert_true(number(s.line[0], "greedy") && !number(s.line[1], "greedy"));
+        drop(&s);
+    }
+    assert_int_equal(shell("cat totals", &out), 0);
+    assert_contains(out.data, "pairs    2\ntokens   8\ngreedy   1\nlogprob  -");
+    json_decref(text);
+    free(ids);
+    ax_buf_fini(&out);
+}
+
+/* Texts become the tokens that the tokenizer makes of prompt and continuation together; an empty prompt is
+ * the end-of-text token. The model is that of text_is_tokenized. */
+static void texts_of_pairs_are_tokenized(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    /* the same pairs as texts and as ids, by which the continuation is what follows the prompt's tokens */
+    assert_int_equal(
+        shell("encode() { " AXONN " tok encode tok \"$1\"; }\n"
+              "prompt=$(encode 'passage 7') both=$(encode 'passage 7 of a text') word=$(encode passage)\n"
+              "end=$(encode '<|endoftext|>')\n"
+              "printf '%s\n' '{\"prompt\": \"passage 7\", \"continuation\": \" of a text\"}' "
+              "\"{\\\"prompt_tokens\\\": [$prompt], \\\"continuation_tokens\\\": [${both#$prompt,}]}\" "
+              "'{\"prompt\": \"\", \"continuation\": \"passage\"}' "
+              "\"{\\\"prompt_tokens\\\": [$end], \\\"continuation_tokens\\\": [$word]}\" >text.pairs",
+              &out),
+        0);
+    lines s = scores_of("run --pairs text.pairs");
+    assert_int_equal(s.n, 4);
+    for (int i = 0; i < 4; i += 2) {
+        assert_true(number(s.line[i], "logprob") == number(s.line[i + 1], "logprob"));
+        assert_true(number(s.line[i], "tokens") == number(s.line[i + 1], "tokens"));
+    }
+    drop(&s);
+    ax_buf_fini(&out);
+}
+
+static void pairs_that_are_wrong_are_listed(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(
+        shell("printf '%s\n' '{\"prompt\": \"x\", \"continuation_tokens\": [4]}' '[1]' "
+              "'{\"prompt_tokens\": [], \"continuation_tokens\": [7]}' "
+              "'{\"prompt_tokens\": [1], \"continuation_tokens\": []}' "
+              "'{\"prompt_tokens\": [1], \"continuation_tokens\": [2], \"greedy\": 3}' "
+              "'{\"prompt_tokens\": [1], \"continuation_tokens\": [99]}' "
+              "'{\"prompt_tokens\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1], \"continuation_tokens\": "
+              "[3,2,4,5]}' '{\"prompt\": ' '{\"prompt\": \"x\", \"prompt_tokens\": [1], "
+              "\"continuation_tokens\": 2}' >bad.jsonl; : >empty.jsonl",
+              &out),
+        0);
+#define PAIRS AXONN " eval " GOLDEN " --pairs "
+    static const char *const said[] = {
+        "axonn: error: bad.jsonl:1: prompt is text, and the model has no tokenizer",
+        "\nbad.jsonl:2: is no JSON object\n",
+        "\nbad.jsonl:3: prompt_tokens has no token\n",
+        "\nbad.jsonl:4: the continuation adds no token to the prompt\n",
+        "\nbad.jsonl:5: greedy is a member that the result adds",
+        "\nbad.jsonl:6: continuation_tokens has an item that is not a token",
+        "\nbad.jsonl:7: prompt and continuation have 26 tokens, and the model reads at most 25",
+        "\nbad.jsonl:8: not valid JSON",
+        "\nbad.jsonl:9: prompt: give a text, or ids as prompt_tokens, one of both\nbad.jsonl:9: "
+        "continuation_tokens is no list of ids",
+    };
+    fails(4, said[0], PAIRS "bad.jsonl --out never");
+    assert_int_equal(shell("cat errors", &out), 0);
+    for (size_t i = 0; i < AX_COUNT(said); i++)
+        assert_contains(out.data, said[i]);
+    assert_int_equal(shell("test -e never", &out), 1);
+    fails(4, "empty.jsonl has no pair", PAIRS "empty.jsonl --out never");
+    fails(2, "--pairs and --out, the file of the results, go together\n--seq-len has no effect with --pairs",
+          PAIRS "bad.jsonl --seq-len 4");
+    fails(2, "give --data, or --pairs, one of both", PAIRS "bad.jsonl --out never --data a.tok");
+    fails(6, "the loss is ", AXONN " eval spoilt --pairs list.json --out never");
+    ax_buf_fini(&out);
+}
+
 static void write_documents(const char *path, int64_t vocab, int64_t tokens, bool shorter)
 {
     ax_token_writer *writer;
@@ -261,6 +413,10 @@ int main(void)
         cmocka_unit_test(every_grid_recalls_the_same),
         cmocka_unit_test(mistakes_are_reported),
         cmocka_unit_test(text_is_tokenized),
+        cmocka_unit_test(pairs_are_scored_as_recall_does),
+        cmocka_unit_test(greedy_continuations_are_found),
+        cmocka_unit_test(texts_of_pairs_are_tokenized),
+        cmocka_unit_test(pairs_that_are_wrong_are_listed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

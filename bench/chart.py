@@ -35,6 +35,8 @@ def panel(curves, label, log, last, ends):
     def y_of(y):
         share = (scale(y) - scale(low) + margin) / (scale(high) - scale(low) + 2 * margin)
         return HEIGHT - BOTTOM - min(share, 1) * (HEIGHT - BOTTOM - TOP)
+    rise = sum(points[-1][1] - points[0][1] for points, _colour, _dashed in curves.values())
+    legend = LEFT + 10 if rise > 0 else WIDTH - 210  # in the upper corner where the curves are not
     out = []
     for t in ticks_of(low, high, log):
         out.append(f'<path d="M{LEFT} {y_of(t):.1f} H{WIDTH - RIGHT}" stroke="#ddd"/><text x="{LEFT - 8}" '
@@ -46,8 +48,8 @@ def panel(curves, label, log, last, ends):
         line = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
         y = TOP + 18 * (i + 1)
         out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-                   f'<path d="M{WIDTH - 210} {y - 4} h28" stroke="{colour}" stroke-width="2"{dash}/>'
-                   f'<text x="{WIDTH - 176}" y="{y}" fill="{colour}">{name}</text>')
+                   f'<path d="M{legend} {y - 4} h28" stroke="{colour}" stroke-width="2"{dash}/>'
+                   f'<text x="{legend + 34}" y="{y}" fill="{colour}">{name}</text>')
     out.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
     return out
 

@@ -429,7 +429,9 @@ def choose_rate(args, size):
     def recalled(lr):
         _before, after, _rows = phase_2(args, size, 1, "scan", 0, lr)
         totals = [t for _documents, t in recall(args, after, *buckets_of(args, "scan").values()).values()]
-        return sum(t["recalled"] for t in totals), -sum(t["loss"] for t in totals)
+        number, loss = sum(t["recalled"] for t in totals), statistics.mean(t["loss"] for t in totals)
+        print(f"{name_of(size)}, rate {lr:g}: {number} of {len(totals) * args.scan_bucket} recalled, loss {loss:.3f}")
+        return number, -loss
     return max(args.scan, key=recalled) if len(args.scan) > 1 else args.scan[0]
 
 
@@ -597,14 +599,16 @@ def check_curve(args, sizes):
 
 
 def curve_picture(args, sizes):
-    """Draws the share of recalled documents over the buckets."""
-    curves = {}
-    for i, (size, s) in enumerate(sizes.items()):
-        for k, trials in s["runs"].items():
-            points = [(b, 100 * statistics.mean(t["buckets"][r]["recalled"] for t in trials) / args.bucket)
-                      for b, r in enumerate(args.repeat)]
-            curves[f"{size}, {loss_name(k)}"] = (points, COLOURS[i % len(COLOURS)], bool(k))
-    return chart((curves, "repetitions of the bucket; documents recalled, %", False, args.repeat, (0, 100)))
+    """Draws over the buckets the share of recalled documents, and the change of the loss."""
+    def curves(value):
+        return {f"{size}, {loss_name(k)}": ([(b, statistics.mean(value(t["buckets"][r]) for t in s["runs"][k]))
+                                             for b, r in enumerate(args.repeat)], COLOURS[i % len(COLOURS)], bool(k))
+                for i, (size, s) in enumerate(sizes.items()) for k in [0, *args.k]}
+    repeated = "repetitions of the bucket"
+    return chart((curves(lambda x: 100 * x["recalled"] / args.bucket), f"{repeated}; documents recalled, %", False,
+                  args.repeat, (0, 100)),
+                 (curves(lambda x: x["change"]), f"{repeated}; change of the loss on the tokens to recall", False,
+                  args.repeat, (None, 0)))
 
 
 # ---- the cost of recall ----------------------------------------------------------------------------------------------

@@ -246,25 +246,44 @@ AX_MUST_CHECK ax_status ax_pretrained_recall(ax_ctx *ctx, const ax_pretrained *m
 
 typedef struct ax_generator ax_generator;
 
-/* Creates a generator for prompts of exactly `prompt` tokens, and sequences of at most `capacity` tokens,
- * prompt included (`capacity` is at most ax_model_config_positions), and loads the weights. AX_ERR_USAGE if
- * the context's strategy splits the batch over several ranks (use ax_strategy_inference). The caller owns
- * *out. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
-                                            int64_t capacity, ax_generator **out);
+/* Continues sequences, one in each slot. A sequence is fed in chunks of a fixed size, by ax_generator_feed,
+ * then token by token, all slots at a time, by ax_generator_step. The logits of a slot do not depend on what
+ * the others hold. */
+typedef struct ax_generator_options {
+    int64_t slots;
+    int64_t chunk;    /* tokens of a chunk; a shorter one is padded and takes as long */
+    int64_t capacity; /* positions of each slot, at least `chunk`, at most ax_model_config_positions */
+} ax_generator_options;
+
+/* Creates a generator, and loads the weights. AX_ERR_USAGE if the context's strategy splits the batch over
+ * several ranks (use ax_strategy_inference). AX_ERR_MEMORY if it does not fit. The caller owns *out.
+ * Collective along the grid; the calls below are collective along all axes but data, unless experts are
+ * divided along data. */
+AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model,
+                                            const ax_generator_options *options, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);
 const ax_memory *ax_generator_memory(const ax_generator *generator);
 
-/* Feeds `n` tokens: first the whole prompt, then one token per call. Sets *logits to the logits of the last
- * token: `vocab` floats in the generator's host memory, valid until the next call. Collective along the
- * grid. */
-AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
+/* Appends n tokens to a slot, chunk by chunk. Sets *logits, unless `logits` is NULL, to the logits of the
+ * last token: `vocab` floats in the generator's host memory, valid until the next call. */
+AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, int64_t slot, const int32_t *tokens,
+                                          int64_t n, const float **logits);
+
+/* Appends tokens[slot] to each slot, except where it is AX_IDLE. Sets *logits to the logits of these tokens,
+ * [slots, vocab], as above; those of idle slots are undefined. With up to 4 slots the kernels differ from
+ * those for more, and so do the last bits of logits. */
+enum { AX_IDLE = -1 };
+AX_MUST_CHECK ax_status ax_generator_step(ax_generator *generator, const int32_t *tokens,
                                           const float **logits);
 
-/* Drops all tokens after the first `positions` from the key/value cache; AX_ERR_USAGE if there are fewer.
- * With this function a program generates several continuations of a prompt that it feeds once, or, with
- * `positions` 0, feeds another prompt of the same length. */
-AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
+/* Makes slot `to` a copy of the first `positions` tokens of slot `from`: keys and values are copied. */
+AX_MUST_CHECK ax_status ax_generator_copy(ax_generator *generator, int64_t from, int64_t to,
+                                          int64_t positions);
+
+/* Drops all tokens of a slot after the first `positions`; AX_ERR_USAGE if there are fewer. With this function
+ * a program generates several continuations of a prompt that it feeds once, or, with `positions` 0, feeds
+ * another prompt. */
+AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t slot, int64_t positions);
 
 /* Builds the model, loads its weights, computes the logits of all n positions of a sequence and passes them
  * to `take`, one position at a time, as `vocab` floats on the host. Collective along the grid. */
@@ -303,9 +322,9 @@ AX_MUST_CHECK ax_status ax_text_create(ax_ctx *ctx, const ax_pretrained *model,
                                        const ax_text_options *options, ax_text **out);
 void ax_text_destroy(ax_text **text);
 /* Begins the text that continues a prompt of n tokens, which is the same on all ranks. Keys and values of the
- * tokens with which the text before began too are used again. The seed has one sequence of random numbers for
- * each `sample`; a text goes on in the sequence of the text before if both have the same `sample`, else it
- * begins its own. AX_ERR_USAGE: the prompt leaves no position for a token. Collective along the world. */
+ * tokens with which the text before began too are used again. The random numbers are a function of the seed,
+ * the prompt's ids, `sample`, and the number of the token in the text. AX_ERR_USAGE: the prompt leaves no
+ * position for a token. Collective along the world. */
 AX_MUST_CHECK ax_status ax_text_start(ax_text *text, const int32_t *ids, size_t n, int64_t sample);
 /* Adds the next token. All ranks get the same one. AX_ERR_USAGE: the text is finished, or was not begun.
  * Collective along the world. */

@@ -68,7 +68,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
-    X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) \
+    X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) X(scatter) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_rank) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
     X(clip) X(adamw) X(sgd)
@@ -274,20 +274,22 @@ typedef struct ax_attention_dropout {
 } ax_attention_dropout;
 
 /* Causal attention without a q_len x kv_len matrix in memory (online softmax). Query i of sequence b has
- * position p = q_offset + i among the keys. The query sees the keys j < kv_len with first <= j <= p, where
- * first is doc_start[b,i], the key position at which the query's document begins (doc_start NULL: 0). If
- * window > 0 (sliding-window attention), first is at least p - window + 1. For a query that sees no key, o =
- * 0 and lse = -inf. Query head h uses key head h/(heads/kv_heads). q: [batch, q_len, heads, head_dim] of
- * `dtype`, with q_ld elements from one position to the next; k, v: [batch, kv_len, kv_heads, head_dim] of
- * `dtype`, with kv_ld elements from one position to the next, and kv_batch_stride elements from one sequence
- * to the next (0: kv_len · kv_ld); o: as q, but dense; doc_start: int32 [batch, q_len]; lse: [batch, heads,
- * q_len] of accum (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
+ * position p = q_offset + i among the keys; with `positions`, int32 [batch, q_len], p = positions[b,0] + i,
+ * so that sequences of different lengths share a call. The query sees the keys j < kv_len with first <= j <=
+ * p, where first is doc_start[b,i], the key position at which the query's document begins (doc_start NULL:
+ * 0). If window > 0 (sliding-window attention), first is at least p - window + 1. For a query that sees no
+ * key, o = 0 and lse = -inf. Query head h uses key head h/(heads/kv_heads). q: [batch, q_len, heads,
+ * head_dim] of `dtype`, with q_ld elements from one position to the next; k, v: [batch, kv_len, kv_heads,
+ * head_dim] of `dtype`, with kv_ld elements from one position to the next, and kv_batch_stride elements from
+ * one sequence to the next (0: kv_len · kv_ld); o: as q, but dense; doc_start: int32 [batch, q_len]; lse:
+ * [batch, heads, q_len] of accum (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, q_ld, kv_ld, kv_batch_stride;
     double scale;
     const void *q, *k, *v;
     const int32_t *doc_start;
-    int64_t window; /* keys that a query sees at most, its own position included; 0: no limit */
+    const int32_t *positions; /* or NULL: q_offset for all sequences */
+    int64_t window;           /* keys that a query sees at most, its own position included; 0: no limit */
     void *o, *lse;
     ax_attention_dropout drop; /* dropout of the probabilities; lse is computed without dropout */
     ax_dtype dtype;
@@ -508,6 +510,17 @@ typedef struct ax_dispatch_args {
     void *y;
     ax_dtype dtype;
 } ax_dispatch_args;
+
+/* Copies rows to places in a longer array: y[place[r],:] = x[r,:]; a row with place[r] -1 is not copied. No
+ * two rows have the same place. x: [n, cols], rows `ld` elements apart, y: [rows, cols] of `dtype`; place:
+ * int32 [n]. */
+typedef struct ax_scatter_args {
+    int64_t n, rows, cols, ld;
+    const void *x;
+    const int32_t *place;
+    void *y;
+    ax_dtype dtype;
+} ax_scatter_args;
 
 /* Adds up the rows of each token's choices, in the order of the choices: y[i,:] = Σ_j
  * x[place[i·top_k+j]-first,:], in accum (ax_dtype_accum), over the choices whose places are from `first` to

@@ -327,20 +327,22 @@ AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 
-/* The keys and values of a tree's attention layers, for `batch` sequences of up to `capacity` positions. From
- * ax_kv_cache_create to ax_kv_cache_destroy, forward of these layers uses the cache, except in AX_MODE_TRAIN:
- * forward appends the keys and values of the new positions to the cache, and attends to all positions in the
- * cache. A tree can have only one cache at a time (else AX_ERR_USAGE). Destroy the cache before the tree. */
+/* The keys and values of a tree's attention layers, for `sequences` sequences of up to `capacity` positions.
+ * From ax_kv_cache_create to ax_kv_cache_destroy, forward of these layers uses the cache, except in
+ * AX_MODE_TRAIN: forward writes the keys and values of the batch's tokens to the rows batch->places of the
+ * cache, and attends to keys of the cache up to each token's position. A batch has either one sample, which
+ * ax_kv_cache_set describes, or as many as the cache has sequences; then sample i continues sequence i, its
+ * first token at the batch's `positions`. What was not written is 0. A tree can have only one cache at a time
+ * (else AX_ERR_USAGE). Destroy the cache before the tree. */
 typedef struct ax_kv_cache ax_kv_cache;
-AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity,
+AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t sequences, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
-/* Returns the number of positions in the cache. Forward does not change this number: call ax_kv_cache_advance
- * with the number of new positions after all layers have run. */
-int64_t ax_kv_cache_length(const ax_kv_cache *cache);
-void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
-/* Drops all positions after the first `positions` from the cache. */
-void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions);
+/* The next batches with one sample continue `sequence`; their first token is at position `first`, which is
+ * negative if the sample begins with padding. */
+void ax_kv_cache_set(ax_kv_cache *cache, int64_t sequence, int64_t first);
+/* Copies keys and values of the first `positions` positions of one sequence to another. */
+AX_MUST_CHECK ax_status ax_kv_cache_copy(ax_kv_cache *cache, int64_t from, int64_t to, int64_t positions);
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */

@@ -149,10 +149,11 @@ typedef enum ax_mode {
 /* The inputs of a micro-batch. All tensors except x are int32 [samples, positions], with the samples split
  * along the axes that split the batch (ax_batch_axes). */
 typedef struct ax_batch {
-    ax_tensor tokens, targets, doc_start,
-        positions; /* tokens: negative: padding. targets: the tokens to predict; negative: not part of the
-                      loss. doc_start: position at which each token's document begins; data NULL: 0 for all
-                      tokens */
+    ax_tensor tokens, targets, doc_start, positions,
+        places; /* tokens: negative: padding. targets: the tokens to predict; negative: not part of the
+                   loss. doc_start: position at which each token's document begins; data NULL: 0 for all
+                   tokens. places: row of the key/value cache, sequence · capacity + position, to which each
+                   token's key and value go, -1: they are dropped; without a cache it is not read */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory. NULL: the loss
                                     scale is 1, and dropout masks depend on the number of training tasks that
                                     the frame has begun (ax_frame_train_tasks) */

@@ -72,14 +72,15 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Feeds `n` tokens to the generator and sets *next to the likeliest next token. *seconds is the time for
- * feeding and choosing. */
+/* Feeds the prompt to the generator, or, with n = 1, a token after it, and sets *next to the likeliest next
+ * token. *seconds is the time for feeding and choosing. */
 static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
 {
     static const ax_sampling likeliest = {.top_p = 1};
     const float *logits;
     double begin = ax_now();
-    AX_TRY(ax_generator_feed(t->generator, ids, n, &logits));
+    AX_TRY(n == 1 ? ax_generator_step(t->generator, ids, &logits)
+                  : ax_generator_feed(t->generator, 0, ids, n, &logits));
     AX_TRY(ax_sample(logits, (int)t->model->vocab, &likeliest, 0, NULL, next));
     *seconds = ax_now() - begin;
     return AX_OK;
@@ -92,7 +93,7 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;
-    AX_TRY(ax_generator_rewind(t->generator, 0));
+    AX_TRY(ax_generator_rewind(t->generator, 0, 0));
     AX_TRY(ax_barrier(t->ctx->world));
     AX_TRY(feed(t, t->ids, t->prompt, &id, first));
     t->ctx->dev->totals = totals;
@@ -206,7 +207,8 @@ ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t pro
              "bench_time_tokens: cannot time %lld rounds of %lld tokens after prompts of %lld: each must be "
              "at least 1",
              (long long)rounds, (long long)tokens, (long long)prompt);
-    ax_status status = ax_generator_create(ctx, model, prompt, prompt + tokens, &t.generator);
+    ax_status status =
+        ax_generator_create(ctx, model, &(ax_generator_options){1, prompt, prompt + tokens}, &t.generator);
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, alloc_arrays(&t));
     if (status == AX_OK)

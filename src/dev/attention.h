@@ -14,6 +14,12 @@ AX_INLINE int64_t ax_attention_kv_batch(const ax_attention_args *a)
     return a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_ld;
 }
 
+/* Returns the position, among the keys, of the first query of sequence b. */
+AX_INLINE int64_t ax_attention_offset(const ax_attention_args *a, int64_t b)
+{
+    return a->positions ? a->positions[b * a->q_len] : a->q_offset;
+}
+
 /* Returns the index of the first key that is in both the document and the window of a query. `row` is the
  * query's row in the batch, b·q_len + i for query i of sequence b; `position` is the query's position among
  * the keys. */

@@ -159,8 +159,18 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
     return box_count(n) ? last + 1 : 0;
 }
 
+/* Returns the position of the first query; with positions of sequences, which only the device can read, the
+ * last that is possible. */
+static int64_t query_offset(const ax_attention_args *a)
+{
+    return a->positions ? a->kv_len - a->q_len : a->q_offset;
+}
+
 /* Returns the number of keys that the causal mask lets the last query of the call see. */
-static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
+static int64_t visible_keys(const ax_attention_args *a)
+{
+    return ax_max(0, ax_min(a->kv_len, query_offset(a) + a->q_len));
+}
 
 /* Returns how many of the keys that the causal mask allows (visible_keys) are in the window of some query. */
 static int64_t window_keys(const ax_attention_args *a)
@@ -420,11 +430,11 @@ ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->
 /* Per (query, key) pair: head_dim multiply-adds for the score, and as many for the weighted sum of values. */
 ROW(attention, dtype,
     TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
-    visible_pairs(a->q_len, a->kv_len, a->q_offset, a->window) * REAL(a->batch * a->heads) *
+    visible_pairs(a->q_len, a->kv_len, query_offset(a), a->window) * REAL(a->batch * a->heads) *
         (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
-    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
-    OUT(a->o, T, OUTPUTS), OUT(a->lse, A, VECTOR(ROWS)));
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->positions, AX_I32, DENSE(a->batch, a->q_len)),
+    IN(a->drop.now, AX_U8, BYTES(a->drop.now)), OUT(a->o, T, OUTPUTS), OUT(a->lse, A, VECTOR(ROWS)));
 
 /* Per (query, key) pair: head_dim multiply-adds for each of the recomputed score, dp (the gradient of the
  * probability), dq, dk and dv. The kernel writes `delta` and reads it again, so the bytes of `delta` count
@@ -521,6 +531,10 @@ ROW(group, bounds, NO_DTYPE, 0,
 ROW(dispatch, dtype, TAKES(dtype, ACTIVATION), 0,
     IN(a->x, T, ax_min(a->n, a->rows) * a->cols, a->n * a->cols), IN(a->source, AX_I32, VECTOR(a->rows)),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+ROW(scatter, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), 0,
+    IN(a->x, T, MATRIX(a->n, a->cols, a->ld)), IN(a->place, AX_I32, VECTOR(a->n)),
+    OUT(a->y, T, a->n * a->cols, a->rows * a->cols));
 
 ROW(combine, accumulate, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->cols),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),

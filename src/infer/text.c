@@ -3,22 +3,21 @@
 #include "axonn/infer.h"
 
 #include <stdlib.h>
+#include <xxhash.h>
 
 struct ax_text {
     ax_ctx *ctx;
     const ax_pretrained *model;
     ax_text_options options;
     ax_generator *generator;
-    size_t whole;     /* number of tokens of the prompts that the generator takes at once */
-    int64_t capacity; /* number of positions of the generator */
-    float *work;      /* [3, vocab]: scratch of ax_sample, then penalized logits */
+    int64_t chunk, capacity; /* tokens of a chunk, and positions, of the generator; 0: there is none */
+    float *work;             /* [3, vocab]: scratch of ax_sample, then penalized logits */
     /* The text that is being continued. */
     ax_ids ids;         /* the prompt, then the generated tokens */
     size_t prompt;      /* number of tokens of the prompt */
     size_t cached;      /* number of tokens that are in the generator's cache, from the first on */
     int64_t most;       /* the largest number of tokens, prompt included */
-    int64_t sample;     /* the argument of ax_text_start */
-    uint64_t drawn;     /* number of tokens drawn for this sample */
+    uint64_t key;       /* of the random numbers */
     ax_decoder decoder; /* of the generated tokens */
     ax_buf text;
     size_t taken; /* bytes of `text` that ax_text_take has returned or left out */
@@ -53,9 +52,18 @@ void ax_text_destroy(ax_text **text)
 
 /* ---- the beginning of a text --------------------------------------------------------------------- */
 
+/* Returns the tokens of a chunk. A conversation is fed turn by turn, in small chunks; another prompt in as
+ * few as its activations in memory allow, none of which is padded by more than a few tokens. */
+static int64_t chunk_of(const ax_text *t, size_t n, int64_t capacity)
+{
+    enum { OF_TURNS = 64, MOST = 512 };
+    return t->options.grows ? ax_min(OF_TURNS, capacity)
+                            : ax_ceil_div((int64_t)n, ax_ceil_div((int64_t)n, MOST));
+}
+
 /* Keeps in the cache the tokens with which both the earlier text and the prompt begin, but not the whole
- * prompt: the logits of its last token are needed. Creates another generator if there are too few positions,
- * or if nothing is kept and the prompt is not as long as the generator wants it. */
+ * prompt: the logits of its last token are needed. Creates another generator if there are too few positions.
+ */
 static ax_status make_room(ax_text *t, const int32_t *ids, size_t n)
 {
     size_t kept = 0;
@@ -63,16 +71,17 @@ static ax_status make_room(ax_text *t, const int32_t *ids, size_t n)
     while (kept < t->cached && kept + 1 < n && t->ids.data[kept] == ids[kept])
         kept++;
     t->cached = 0;
-    if (t->capacity >= t->most && (kept || n == t->whole)) {
+    if (t->capacity >= t->most) {
         t->cached = kept;
-        return ax_generator_rewind(t->generator, (int64_t)kept);
+        return ax_generator_rewind(t->generator, 0, (int64_t)kept);
     }
     /* Twice as many positions: few generators are created while a conversation grows. */
     int64_t capacity = t->options.grows ? ax_min(2 * t->most, positions) : t->most;
     t->capacity = 0;
     ax_generator_destroy(&t->generator);
-    AX_TRY(ax_generator_create(t->ctx, t->model, (int64_t)n, capacity, &t->generator));
-    t->whole = n;
+    const ax_generator_options options = {1, chunk_of(t, n, capacity), capacity};
+    AX_TRY(ax_generator_create(t->ctx, t->model, &options, &t->generator));
+    t->chunk = options.chunk;
     t->capacity = capacity;
     return AX_OK;
 }
@@ -116,21 +125,26 @@ ax_status ax_text_start(ax_text *t, const int32_t *ids, size_t n, int64_t sample
     t->ids.size = t->prompt = 0;
     AX_TRY(ax_ids_add(&t->ids, ids, n));
     t->prompt = n;
-    t->drawn = sample == t->sample ? t->drawn : 0;
-    t->sample = sample;
+    t->key = ax_rng_key(ax_rng_key((uint64_t)t->options.seed, "generate", XXH3_64bits(ids, n * sizeof *ids)),
+                        "sample", (uint64_t)sample);
     t->finish = AX_UNFINISHED;
     return begin_text(t);
 }
 
 /* ---- the next token ------------------------------------------------------------------------------ */
 
-/* Feeds the tokens that are not in the cache, and sets *logits to those of the last one. */
+/* Feeds the tokens that are not in the cache, and sets *logits to those of the last one. A step computes a
+ * row and reads the weights once, a chunk computes all its rows: steps are faster for few tokens. */
 static ax_status feed_rest(ax_text *t, const float **logits)
 {
-    for (size_t n; t->cached < t->ids.size; t->cached += n) {
-        n = t->cached ? 1 : t->prompt;
-        AX_TRY(ax_generator_feed(t->generator, t->ids.data + t->cached, (int64_t)n, logits));
-    }
+    enum { ROWS_OF_STEP = 8 };
+    const int64_t rest = (int64_t)(t->ids.size - t->cached);
+    const int32_t *ids = t->ids.data + t->cached;
+    t->cached = t->ids.size;
+    if (rest > ax_max(1, t->chunk / ROWS_OF_STEP))
+        return ax_generator_feed(t->generator, 0, ids, rest, logits);
+    for (int64_t i = 0; i < rest; i++)
+        AX_TRY(ax_generator_step(t->generator, ids + i, logits));
     return AX_OK;
 }
 
@@ -142,13 +156,13 @@ static ax_status draw(ax_text *t, const float *logits, int32_t *id)
     const ax_generation *how = &t->options.how;
     const int vocab = (int)t->model->config.vocab;
     ax_sampling sampling = {how->temperature, (int)how->top_k, how->top_p, how->min_p};
-    uint64_t key = ax_rng_key((uint64_t)t->options.seed, "generate", (uint64_t)t->sample);
+    double u = ax_rng_uniform(t->key, t->ids.size - t->prompt);
     if (how->repetition_penalty != 1) {
         float *penalized = t->work + 2 * (size_t)vocab;
         ax_sample_penalize(logits, vocab, how->repetition_penalty, t->ids.data, t->ids.size, penalized);
         logits = penalized;
     }
-    AX_TRY(ax_sample(logits, vocab, &sampling, ax_rng_uniform(key, t->drawn++), t->work, id));
+    AX_TRY(ax_sample(logits, vocab, &sampling, u, t->work, id));
     AX_TRY(ax_broadcast(t->ctx->world, NULL, id, 1, AX_I32, 0, &work));
     return ax_wait(&work);
 }

@@ -18,35 +18,43 @@ typedef struct attention {
 
 enum { Q, K, V, PROJ, Q_NORM, K_NORM };
 
-/* Appends k and v of the new positions to the key/value cache, then computes the attention of q to all
- * positions in the cache (generation). */
+/* Writes k and v of the batch's tokens to the key/value cache, then computes the attention of q to the keys
+ * in the cache (generation). Positions of several sequences are read on the device, so that each step
+ * launches the same; that of one sequence, a chunk of a prompt or a text alone, is an argument. */
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {
     const attention *a = (const attention *)self;
     const ax_attention_cache *c = ax_attention_cache_of(self);
     const ax_grid *grid = self->ctx->grid;
-    int64_t length = ax_kv_cache_length(c->cache), b = ax_tensor_extent(grid, k, 0),
-            t = ax_tensor_extent(grid, k, 1), width = ax_tensor_extent(grid, k, 2),
-            ld = ax_tensor_pitch(grid, k), capacity = ax_tensor_extent(grid, &c->k, 1);
-    AX_CHECK(length + t <= capacity, AX_ERR_INTERNAL,
-             "attention \"%s\": its key/value cache of %lld positions, of which %lld are used, cannot take "
-             "%lld more",
-             self->name, (long long)capacity, (long long)length, (long long)t);
+    const ax_batch *batch = ax_frame_batch(frame);
+    const int64_t b = ax_tensor_extent(grid, k, 0), t = ax_tensor_extent(grid, k, 1),
+                  width = ax_tensor_extent(grid, k, 2), sequences = ax_tensor_extent(grid, &c->k, 0),
+                  capacity = ax_tensor_extent(grid, &c->k, 1), first = ax_kv_cache_first(c->cache);
+    ax_tensor cached[] = {c->k, c->v}, no_documents = {0};
+    AX_CHECK(batch && batch->places.data && (b == 1 || (b == sequences && batch->positions.data)),
+             AX_ERR_USAGE,
+             "attention \"%s\" has a key/value cache of %lld sequences: it needs a batch with positions and "
+             "places, of one sample or of as many as sequences",
+             self->name, (long long)sequences);
     for (int i = 0; i < 2; i++) {
         const ax_tensor *fresh = i ? v : k;
-        char *place = (char *)(i ? c->v : c->k).data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);
-        AX_TRY(ax_run_copy_box(self->ctx->stream,
-                               &(ax_copy_box_args){.n = {1, b, t, width},
-                                                   .x_stride = {0, t * ld, ld, 1},
-                                                   .y_stride = {0, capacity * width, width, 1},
-                                                   .x = fresh->data,
-                                                   .y = place,
-                                                   .dtype = fresh->dtype}));
+        AX_TRY(ax_run_scatter(self->ctx->stream, &(ax_scatter_args){.n = b * t,
+                                                                    .rows = sequences * capacity,
+                                                                    .cols = width,
+                                                                    .ld = ax_tensor_pitch(grid, fresh),
+                                                                    .x = fresh->data,
+                                                                    .place = batch->places.data,
+                                                                    .y = cached[i].data,
+                                                                    .dtype = fresh->dtype}));
+        if (b == 1)
+            cached[i].data =
+                (char *)cached[i].data +
+                (size_t)(ax_kv_cache_sequence(c->cache) * capacity * width) * ax_dtype_size(fresh->dtype);
     }
-    ax_tensor no_documents = {0};
-    return ax_op_attention(frame, q, &c->k, &c->v, &no_documents, a->window, a->head_dim, length, length + t,
-                           NULL, o, NULL);
+    return ax_op_attention(frame, q, &cached[0], &cached[1], &no_documents, a->window, a->head_dim, first,
+                           b == 1 ? NULL : batch->positions.data, b == 1 ? first + t : capacity, NULL, o,
+                           NULL);
 }
 
 /* Returns x, of shape [b, t, h·e], as a view of shape [b, t, h, e], where e is the width of a head (head_dim)
@@ -136,7 +144,7 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
     } else {
         AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], batch ? &batch->doc_start : &no_documents,
-                               a->window, a->head_dim, 0, x->dim[1], drop_now(a, frame), &o, &lse));
+                               a->window, a->head_dim, 0, NULL, x->dim[1], drop_now(a, frame), &o, &lse));
         for (int i = Q; i <= V; i++)
             AX_TRY(ax_frame_save(frame, &in[i]));
         AX_TRY(ax_frame_save(frame, &o));
@@ -187,11 +195,11 @@ size_t ax_layer_table_bytes(const ax_layer *layer)
 
 ax_attention_cache *ax_attention_cache_of(ax_layer *layer) { return &((attention *)layer)->cached; }
 
-ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity)
+ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t sequences, int64_t capacity)
 {
     const attention *a = (const attention *)layer;
     ax_layout layout = ax_activation_layout(layer->ctx, a->kv_role);
-    return ax_tensor_make(layer->ctx->compute, 3, (int64_t[]){batch, capacity, a->kv_width},
+    return ax_tensor_make(layer->ctx->compute, 3, (int64_t[]){sequences, capacity, a->kv_width},
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }
 

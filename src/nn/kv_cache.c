@@ -7,9 +7,11 @@
 struct ax_kv_cache {
     ax_ctx *ctx;
     ax_layer *root;
-    int64_t batch, capacity, length;
-    char *block;          /* device memory for the keys and values of all layers */
-    size_t bytes, placed; /* size of `block`; bytes of `block` already assigned to layers */
+    int64_t sequences, capacity;
+    int64_t sequence, first;  /* ax_kv_cache_set */
+    int64_t from, to, copied; /* arguments of the running ax_kv_cache_copy */
+    char *block;              /* device memory for the keys and values of all layers */
+    size_t bytes, placed;     /* size of `block`; bytes of `block` already assigned to layers */
 };
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
@@ -44,7 +46,7 @@ static ax_status attach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache 
     AX_CHECK(!part->cache, AX_ERR_USAGE,
              "attention \"%s\" already has a key/value cache: destroy that one before creating another",
              layer->name);
-    ax_tensor like = ax_attention_cache_tensor(layer, cache->batch, cache->capacity);
+    ax_tensor like = ax_attention_cache_tensor(layer, cache->sequences, cache->capacity);
     AX_TRY(ax_tensor_check(&like));
     part->cache = cache;
     part->k = part->v = like;
@@ -69,12 +71,30 @@ static ax_status detach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache 
     return AX_OK;
 }
 
-ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity, ax_kv_cache **out)
+/* Copies a layer's keys and values of one sequence to another. */
+static ax_status copy_sequence(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part)
+{
+    const ax_grid *grid = cache->ctx->grid;
+    const ax_tensor *both[] = {&part->k, &part->v};
+    const int64_t width = ax_tensor_extent(grid, &part->k, 2), size = (int64_t)ax_dtype_size(part->k.dtype),
+                  bytes = cache->capacity * width * size;
+    for (int i = 0; i < 2; i++)
+        AX_TRY(ax_run_convert(layer->ctx->stream,
+                              &(ax_convert_args){.n = cache->copied * width,
+                                                 .x = (const char *)both[i]->data + cache->from * bytes,
+                                                 .y = (char *)both[i]->data + cache->to * bytes,
+                                                 .x_dtype = part->k.dtype,
+                                                 .y_dtype = part->k.dtype}));
+    return AX_OK;
+}
+
+ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t sequences, int64_t capacity,
+                             ax_kv_cache **out)
 {
     *out = NULL;
     ax_kv_cache *cache;
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
-    *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
+    *cache = (ax_kv_cache){.ctx = ctx, .root = root, .sequences = sequences, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
     /* On a rank without heads, cache->bytes is 0. An allocation of 0 bytes also gives a pointer that is not
      * NULL, which the layers need. */
@@ -82,6 +102,9 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
         status = ax_ctx_alloc(ctx, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)
         status = visit_attention(cache, root, place);
+    if (status == AX_OK)
+        status = ax_run_fill(ctx->stream,
+                             &(ax_fill_args){.n = (int64_t)cache->bytes, .y = cache->block, .dtype = AX_U8});
     if (status != AX_OK)
         ax_kv_cache_destroy(&cache);
     *out = cache;
@@ -100,11 +123,23 @@ void ax_kv_cache_destroy(ax_kv_cache **cache)
     *cache = NULL;
 }
 
-int64_t ax_kv_cache_length(const ax_kv_cache *cache) { return cache->length; }
-void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions) { cache->length += positions; }
-void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions)
+void ax_kv_cache_set(ax_kv_cache *cache, int64_t sequence, int64_t first)
 {
-    AX_ASSERT(positions >= 0 && positions <= cache->length);
-    cache->length = positions;
+    AX_ASSERT(sequence >= 0 && sequence < cache->sequences);
+    cache->sequence = sequence;
+    cache->first = first;
 }
+
+ax_status ax_kv_cache_copy(ax_kv_cache *cache, int64_t from, int64_t to, int64_t positions)
+{
+    AX_ASSERT(from != to && positions >= 0 && positions <= cache->capacity);
+    cache->from = from;
+    cache->to = to;
+    cache->copied = positions;
+    return visit_attention(cache, cache->root, copy_sequence);
+}
+
+int64_t ax_kv_cache_sequence(const ax_kv_cache *cache) { return cache->sequence; }
+int64_t ax_kv_cache_first(const ax_kv_cache *cache) { return cache->first; }
+
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache) { return cache->bytes; }

@@ -68,7 +68,8 @@ static ax_status dense_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
 
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                           const ax_tensor *doc_start, int64_t window, int64_t head_dim, int64_t q_offset,
-                          int64_t kv_len, const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
+                          const int32_t *positions, int64_t kv_len, const ax_drop *drop, ax_tensor *o,
+                          ax_tensor *lse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -95,6 +96,7 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .k = k->data,
                                                  .v = v->data,
                                                  .doc_start = doc_start->data,
+                                                 .positions = positions,
                                                  .window = window,
                                                  .o = o->data,
                                                  .lse = lse ? lse->data : NULL,

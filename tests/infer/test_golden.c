@@ -226,14 +226,14 @@ static void greedy_case(const char *name)
         ids[k] = (int32_t)prompt[k];
     ax_generator *generator;
     const float *logits;
-    OK(ax_generator_create(g.ctx, &g.model, n, most, &generator));
-    OK(ax_generator_feed(generator, ids, n, &logits));
+    OK(ax_generator_create(g.ctx, &g.model, &(ax_generator_options){1, n, most}, &generator));
+    OK(ax_generator_feed(generator, 0, ids, n, &logits));
     for (int64_t k = 0; k < last; k++) {
         OK(ax_sample(logits, (int)g.model.config.vocab, &(ax_sampling){0, 0, 1, 0}, 0, NULL, &next));
         if (next != (int32_t)expected[k])
             fail_msg("%s: generated token %d is %d, not %g", name, (int)k, next, expected[k]);
         if (k + 1 < last)
-            OK(ax_generator_feed(generator, &next, 1, &logits));
+            OK(ax_generator_step(generator, &next, &logits));
     }
     ax_generator_destroy(&generator);
     free(prompt);

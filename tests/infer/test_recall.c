@@ -68,8 +68,8 @@ static ax_status make_document(study *s, ax_generator *g, int64_t vocab, int d, 
     for (int i = 0; i < PROMPT; i++)
         s->ids[d][i] = random_below(state, (int)vocab);
     s->changed[d] = random_below(state, TARGET + 3);
-    AX_TRY(ax_generator_rewind(g, 0));
-    AX_TRY(ax_generator_feed(g, s->ids[d], PROMPT, &logits));
+    AX_TRY(ax_generator_rewind(g, 0, 0));
+    AX_TRY(ax_generator_feed(g, 0, s->ids[d], PROMPT, &logits));
     for (int t = 0; t < TARGET; t++) {
         int32_t token = greedy(logits, vocab);
         EXPECT(token >= 0 && (!s->tied || token % 2 == 0));
@@ -81,7 +81,7 @@ static ax_status make_document(study *s, ax_generator *g, int64_t vocab, int d, 
         rank_token(s, logits, vocab, d, t);
         EXPECT((s->rank[d][t] == 0) == (t != s->changed[d]));
         if (t + 1 < TARGET)
-            AX_TRY(ax_generator_feed(g, &token, 1, &logits));
+            AX_TRY(ax_generator_step(g, &token, &logits));
     }
     return AX_OK;
 }
@@ -97,7 +97,7 @@ static ax_status make_documents(ax_comm *world, void *arg)
     EXPECT(model.config.vocab <= MAX_VOCAB);
     ax_status status = ax_ctx_create(world, (ax_grid_size){{1, 1, 1, 1, 1}}, "cpu", 1, s->compute, 1, &ctx);
     if (status == AX_OK)
-        status = ax_generator_create(ctx, &model, PROMPT, TOKENS, &g);
+        status = ax_generator_create(ctx, &model, &(ax_generator_options){1, PROMPT, TOKENS}, &g);
     for (int d = 0; d < DOCUMENTS && status == AX_OK; d++)
         status = make_document(s, g, model.config.vocab, d, &state);
     ax_generator_destroy(&g);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { B = 2, T = 7, PROMPT = 3, WIDTH = 24, HEADS = 6 };
+enum { B = 2, T = 7, PROMPT = 3, LATE = 2, WIDTH = 24, HEADS = 6 };
 
 typedef struct cache_case {
     ax_grid_size grid;
@@ -20,47 +20,69 @@ typedef struct cache_case {
     double y[B * T * WIDTH], after[B * T * WIDTH];
 } cache_case;
 
-static void inputs(int64_t first, int64_t n, double *out)
+/* Sets out to the inputs at positions first … first+n-1, of sequence 1 `late` earlier. */
+static void inputs(int64_t first, int64_t n, int64_t late, double *out)
 {
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < n * WIDTH; i++)
-            out[b * n * WIDTH + i] = ax_rng_normal(7, (uint64_t)((b * T + first) * WIDTH + i));
+            out[b * n * WIDTH + i] = ax_rng_normal(7, (uint64_t)((b * T + first - b * late) * WIDTH + i));
 }
 
-/* Runs positions first … first+n-1, and writes their outputs to their rows of y. */
+/* Sets *batch to the positions first … first+n-1 of sequence 0, and those `late` earlier of sequence 1, with
+ * their places in the cache. `ids`: [2, B · n], on a device that the host can read. */
+static void describe(int64_t first, int64_t n, int64_t late, int32_t *ids, ax_batch *batch)
+{
+    ax_layout none = {0};
+    for (int64_t i = 0; i < B * n; i++) {
+        int64_t b = i / n, at = first - b * late + i % n;
+        ids[i] = (int32_t)at;
+        ids[B * n + i] = (int32_t)(at < 0 ? -1 : b * T + at);
+    }
+    *batch = (ax_batch){.positions = ax_tensor_make(AX_I32, 2, (int64_t[]){B, n}, NULL, &none)};
+    batch->places = batch->positions;
+    batch->positions.data = ids;
+    batch->places.data = ids + B * n;
+}
+
+/* Runs positions first … first+n-1, those of sequence 1 `late` earlier, and writes their outputs to their
+ * rows of y, if they are not before the sequence. */
 static ax_status run_positions(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, int64_t first, int64_t n,
-                               double *y)
+                               int64_t late, double *y)
 {
     double host[B * T * WIDTH];
+    int32_t ids[2 * B * T];
+    ax_batch batch;
     ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
+    describe(first, n, late, ids, &batch);
     ax_tensor x = ax_tensor_make(AX_F64, 3, (int64_t[]){B, n, WIDTH}, NULL, &layout), out;
-    AX_TRY(ax_frame_begin(frame, "positions", AX_MODE_EVAL, NULL));
+    AX_TRY(ax_frame_begin(frame, "positions", AX_MODE_EVAL, &batch));
     AX_TRY(ax_frame_alloc(frame, &x, &x));
-    inputs(first, n, host);
+    inputs(first, n, late, host);
     AX_TRY(ax_tensor_scatter(ctx, &x, host));
     AX_TRY(ax_layer_forward(layer, frame, &x, &out));
     AX_TRY(ax_tensor_collect(ctx, &out, host));
     for (int64_t b = 0; b < B; b++)
         for (int64_t i = 0; i < n * WIDTH; i++)
-            y[(b * T + first) * WIDTH + i] = host[b * n * WIDTH + i];
+            if (first - b * late + i / WIDTH >= 0)
+                y[(b * T + first - b * late) * WIDTH + i] = host[b * n * WIDTH + i];
     return AX_OK;
 }
 
+/* Feeds a prompt at once and then position by position, the second sequence behind the first one. */
 static ax_status feed_all(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, cache_case *c)
 {
     ax_kv_cache *cache = NULL, *second;
     if (!c->cached)
-        return run_positions(ctx, layer, frame, 0, T, c->y);
+        return run_positions(ctx, layer, frame, 0, T, 0, c->y);
     AX_TRY(ax_kv_cache_create(ctx, layer, B, T, &cache));
     EXPECT(ax_kv_cache_create(ctx, layer, B, T, &second) == AX_ERR_USAGE && !second);
-    ax_status status = run_positions(ctx, layer, frame, 0, PROMPT, c->y);
-    ax_kv_cache_advance(cache, PROMPT);
-    for (int64_t t = PROMPT; t < T && status == AX_OK; t++) {
-        status = run_positions(ctx, layer, frame, t, 1, c->y);
-        ax_kv_cache_advance(cache, 1);
-    }
+    ax_status status = run_positions(ctx, layer, frame, 0, PROMPT, LATE, c->y);
+    for (int64_t t = PROMPT; t < T && status == AX_OK; t++)
+        status = run_positions(ctx, layer, frame, t, 1, LATE, c->y);
+    for (int64_t t = T - LATE; t < T && status == AX_OK; t++) /* the first again, as the second goes on */
+        status = run_positions(ctx, layer, frame, t, 1, 0, c->y);
     ax_kv_cache_destroy(&cache);
-    return status == AX_OK ? run_positions(ctx, layer, frame, 0, T, c->after) : status;
+    return status == AX_OK ? run_positions(ctx, layer, frame, 0, T, 0, c->after) : status;
 }
 
 static ax_status run_rank(ax_comm *world, void *arg)

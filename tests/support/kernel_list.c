@@ -207,6 +207,7 @@ typedef struct attention_shape {
     bool documents;
     double drop; /* dropout probability */
     int64_t window;
+    bool each; /* each sequence has an offset of its own, `offset` at most */
 } attention_shape;
 
 static void name_attention(kernel_case *c, const attention_shape *s)
@@ -217,6 +218,8 @@ static void name_attention(kernel_case *c, const attention_shape *s)
         kc_name(c, " dropout %g", s->drop);
     if (s->window > 0)
         kc_name(c, " window %d", (int)s->window);
+    if (s->each)
+        kc_name(c, " each its own offset");
 }
 
 /* Sets the distances between rows: dense, or padded by a multiple of 16 bytes, or by an odd number of
@@ -244,55 +247,63 @@ static void put_dropout(kernel_case *c, int index, size_t field, const attention
 bool kc_build_attention(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
-        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0},
-        {2, 0, 5, 5, 2, 1, 4, 0, false, 0, 0},
-        {1, 1, 1, 0, 1, 1, 1, 0, false, 0, 0},
-        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0},
-        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0},
-        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0},
-        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0},
-        {3, 1, 37, 36, 4, 2, 16, 32, false, 0, 0},
-        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 0},
-        {2, 7, 19, 12, 6, 2, 5, 3, true, 0, 0},
-        {1, 300, 300, 0, 2, 2, 8, 0, true, 0, 0},
-        {1, 1, 1000, 998, 2, 1, 80, 0, false, 0, 0},
-        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0},
-        {1, 3, 9, 5, 1, 1, 300, 0, false, 0, 0},
-        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0},
-        {1, 96, 128, 32, 2, 2, 40, 0, true, 0, 0},
-        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0},
-        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0},
-        {1, 256, 256, 0, 1, 1, 64, 0, false, 0, 0},
-        {2, 3, 300, 290, 35, 5, 24, 0, true, 0, 0},
-        {3, 1, 600, 598, 17, 17, 16, 8, false, 0, 0},
-        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 0},
-        {2, 3, 3, 0, 4, 2, 8, 0, false, 0.5, 0},
-        {2, 5, 5, 0, 2, 1, 3, 0, true, 0.1, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0},
-        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0},
-        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0},
-        {1, 530, 530, 0, 2, 1, 8, 0, true, 0.2, 0},
-        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0},
-        {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1, 0},
-        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0, false},
+        {2, 0, 5, 5, 2, 1, 4, 0, false, 0, 0, false},
+        {1, 1, 1, 0, 1, 1, 1, 0, false, 0, 0, false},
+        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0, false},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0, false},
+        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0, false},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0, false},
+        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0, false},
+        {3, 1, 37, 36, 4, 2, 16, 32, false, 0, 0, false},
+        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 0, false},
+        {2, 7, 19, 12, 6, 2, 5, 3, true, 0, 0, false},
+        {1, 300, 300, 0, 2, 2, 8, 0, true, 0, 0, false},
+        {1, 1, 1000, 998, 2, 1, 80, 0, false, 0, 0, false},
+        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0, false},
+        {1, 3, 9, 5, 1, 1, 300, 0, false, 0, 0, false},
+        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0, false},
+        {1, 96, 128, 32, 2, 2, 40, 0, true, 0, 0, false},
+        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0, false},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0, false},
+        {1, 256, 256, 0, 1, 1, 64, 0, false, 0, 0, false},
+        {2, 3, 300, 290, 35, 5, 24, 0, true, 0, 0, false},
+        {3, 1, 600, 598, 17, 17, 16, 8, false, 0, 0, false},
+        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 0, false},
+        {2, 3, 3, 0, 4, 2, 8, 0, false, 0.5, 0, false},
+        {2, 5, 5, 0, 2, 1, 3, 0, true, 0.1, 0, false},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0, false},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0, false},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0, false},
+        {1, 530, 530, 0, 2, 1, 8, 0, true, 0.2, 0, false},
+        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0, false},
+        {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1, 0, false},
+        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0, false},
         /* Shapes with a window. In this order they test documents, skipped blocks of keys, a cache, few
          * queries, a window of one key, dropout, a window longer than the text, and one shifted by a block
          * less one. */
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17},
-        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33},
-        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 7},
-        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 5},
-        {1, 19, 19, 0, 2, 2, 16, 0, false, 0, 1},
-        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 64},
-        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100},
-        {1, 130, 700, 570, 2, 1, 40, 0, true, 0, 511},
-        {1, 67, 67, 0, 1, 1, 300, 0, false, 0, 5},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17, false},
+        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33, false},
+        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 7, false},
+        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 5, false},
+        {1, 19, 19, 0, 2, 2, 16, 0, false, 0, 1, false},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 64, false},
+        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100, false},
+        {1, 130, 700, 570, 2, 1, 40, 0, true, 0, 511, false},
+        {1, 67, 67, 0, 1, 1, 300, 0, false, 0, 5, false},
         /* Few queries: of two tiles of rows on a GPU, the second not full; with a window that begins in the
          * middle of a tile of keys; and before any key. */
-        {1, 3, 1500, 1497, 16, 2, 128, 64, true, 0, 0},
-        {2, 2, 1000, 998, 4, 4, 40, 8, true, 0, 700},
-        {1, 9, 20, -4, 2, 2, 64, 0, false, 0, 0},
+        {1, 3, 1500, 1497, 16, 2, 128, 64, true, 0, 0, false},
+        {2, 2, 1000, 998, 4, 4, 40, 8, true, 0, 700, false},
+        {1, 9, 20, -4, 2, 2, 64, 0, false, 0, 0, false},
+        /* Queries before all keys; then sequences with positions of their own. */
+        {1, 70, 50, -20, 4, 2, 64, 0, false, 0, 0, false},
+        {1, 300, 40, -260, 2, 1, 40, 0, false, 0, 9, false},
+        {1, 3, 9, -1, 2, 1, 8, 0, false, 0, 0, false},
+        {5, 1, 600, 599, 6, 2, 64, 8, false, 0, 0, true},
+        {4, 1, 90, 89, 3, 3, 9, 0, false, 0, 20, true},
+        {3, 5, 50, 40, 2, 1, 80, 0, true, 0, 0, true},
+        {3, 70, 200, 120, 4, 2, 64, 0, false, 0, 33, true},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -309,13 +320,18 @@ bool kc_build_attention(kernel_case *c, int index)
     /* The error of a score comes from a dot product over d; the error of a sum comes from adding over the
      * keys. exp multiplies the error of a score by the score's size, which is small here. */
     double terms = (double)(s->d + s->s) + 16;
-    int64_t dense = s->s * a->kv_ld, stride = dense + s->pad, seen = (s->offset + s->t) * a->kv_ld;
+    int64_t dense = s->s * a->kv_ld, stride = dense + s->pad;
     IN(q, c->dtype, s->b * s->t * a->q_ld);
+    int32_t *positions = s->each ? RAW(positions, KC_IN, AX_I32, s->b * s->t, 0) : NULL;
+    for (int64_t i = 0; i < s->b * s->t && s->each; i++)
+        positions[i] = (int32_t)(i % s->t ? positions[i - 1] + 1 : kc_integer(c, 0, s->offset + 1));
     for (int which = 0; which < 2; which++) {
         void *data = which ? IN(v, c->dtype, s->b * stride) : IN(k, c->dtype, s->b * stride);
-        for (int64_t b = 0; b < s->b; b++) /* keys and values after the last query stay unwritten: NaN */
-            for (int64_t i = ax_min(seen, dense); i < stride; i++)
+        for (int64_t b = 0; b < s->b; b++) { /* keys and values after the last query stay unwritten: NaN */
+            int64_t seen = (s->each ? positions[b * s->t] : s->offset) + s->t;
+            for (int64_t i = ax_min(ax_max(0, seen) * a->kv_ld, dense); i < stride; i++)
                 ax_store(c->dtype, data, b * stride + i, NAN);
+        }
     }
     if (s->documents) {
         int32_t *start = RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0);
@@ -333,41 +349,41 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     static const attention_shape shapes[] = {
         /* No shape has a single query. It would see one key, so its gradient would be zero except for
          * rounding, for which the rounding error of the reference is no measure. */
-        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0},
-        {1, 4, 4, 0, 1, 1, 0, 0, false, 0, 0},
-        {1, 4, 4, 0, 1, 1, 5, 0, false, 0, 0},
-        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0},
-        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0},
-        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0},
-        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0},
-        {1, 150, 150, 0, 2, 2, 8, 0, true, 0, 0},
-        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0},
-        {1, 3, 3, 0, 2, 1, 300, 0, false, 0, 0},
-        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0},
-        {1, 288, 288, 0, 1, 1, 40, 0, true, 0, 0},
-        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0},
-        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0, false},
+        {1, 4, 4, 0, 1, 1, 0, 0, false, 0, 0, false},
+        {1, 4, 4, 0, 1, 1, 5, 0, false, 0, 0, false},
+        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0, false},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0, false},
+        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0, false},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0, false},
+        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0, false},
+        {1, 150, 150, 0, 2, 2, 8, 0, true, 0, 0, false},
+        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0, false},
+        {1, 3, 3, 0, 2, 1, 300, 0, false, 0, 0, false},
+        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0, false},
+        {1, 288, 288, 0, 1, 1, 40, 0, true, 0, 0, false},
+        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0, false},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0, false},
         /* More sequences, and more heads, than fit the workspace of the emulated GPU at one time
          * (cudnn.c). */
-        {5, 256, 256, 0, 2, 1, 8, 0, false, 0, 0},
-        {2, 128, 128, 0, 17, 17, 8, 0, true, 0, 0},
-        {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5, 0},
-        {2, 21, 21, 0, 2, 1, 3, 0, true, 0.1, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0},
-        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0},
-        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0},
-        {1, 290, 290, 0, 2, 1, 8, 0, true, 0.2, 0},
-        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0},
-        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17},
-        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33},
-        {2, 19, 19, 0, 2, 1, 16, 0, false, 0, 2},
-        {1, 131, 131, 0, 2, 1, 128, 0, true, 0, 64},
-        {1, 290, 290, 0, 3, 1, 8, 0, true, 0.2, 100},
-        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100},
-        {1, 300, 300, 0, 1, 1, 64, 0, false, 0, 130},
-        {1, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 31},
+        {5, 256, 256, 0, 2, 1, 8, 0, false, 0, 0, false},
+        {2, 128, 128, 0, 17, 17, 8, 0, true, 0, 0, false},
+        {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5, 0, false},
+        {2, 21, 21, 0, 2, 1, 3, 0, true, 0.1, 0, false},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0, false},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0, false},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0, false},
+        {1, 290, 290, 0, 2, 1, 8, 0, true, 0.2, 0, false},
+        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0, false},
+        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0, false},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17, false},
+        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33, false},
+        {2, 19, 19, 0, 2, 1, 16, 0, false, 0, 2, false},
+        {1, 131, 131, 0, 2, 1, 128, 0, true, 0, 64, false},
+        {1, 290, 290, 0, 3, 1, 8, 0, true, 0.2, 100, false},
+        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100, false},
+        {1, 300, 300, 0, 1, 1, 64, 0, false, 0, 130, false},
+        {1, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 31, false},
     };
     if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;

@@ -99,9 +99,9 @@ typedef struct attend {
 INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
 {
     const ax_attention_args *a = t->a;
-    int64_t at = t->q0 + i;
-    *lo = ax_attention_first_key(a->doc_start, t->b * a->q_len + at, a->window, a->q_offset + at);
-    int64_t hi = a->q_offset + at + 1;
+    int64_t at = t->q0 + i, position = ax_attention_offset(a, t->b) + at;
+    *lo = ax_attention_first_key(a->doc_start, t->b * a->q_len + at, a->window, position);
+    int64_t hi = position + 1;
     return hi < a->kv_len ? hi : a->kv_len;
 }
 
@@ -129,7 +129,7 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;
-    t->keys = ax_min(t->a->kv_len, t->a->q_offset + t->q0 + t->rows);
+    t->keys = ax_min(t->a->kv_len, ax_attention_offset(t->a, t->b) + t->q0 + t->rows);
     visible_block(t, 0, t->rows, &lo);
     t->j0 = lo / BLOCK_START * BLOCK_START;
     return t->keys;
@@ -309,8 +309,9 @@ INLINE const char *query_row(const attend *t, int64_t size)
 INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
-    int64_t row = t->d * size, first = ax_min(a->kv_len, t->q0 ? a->q_offset + t->q0 : 0),
-            keys = ax_min(a->kv_len, a->q_offset + t->q0 + t->rows) - first,
+    int64_t row = t->d * size, offset = ax_attention_offset(a, t->b),
+            first = ax_min(a->kv_len, t->q0 ? ax_max(0, offset + t->q0) : 0),
+            keys = ax_max(0, ax_min(a->kv_len, offset + t->q0 + t->rows) - first),
             at = key_row(a, t->b, t->h, first) * size;
     out[0] = (head_rows){query_row(t, size), a->q_ld * size, row, t->rows};
     out[1] = (head_rows){(const char *)a->k + at, a->kv_ld * size, row, keys};

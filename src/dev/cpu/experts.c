@@ -1,6 +1,6 @@
 /* Kernels of mixtures of experts without SIMD: the router, whose arrays are small beside those of the
- * experts, and the copies of dispatch. Work items are tokens or rows; route_stats is one item, so that its
- * sums have one order. */
+ * experts, and the copies of dispatch and scatter. Work items are tokens or rows; route_stats is one item, so
+ * that its sums have one order. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -176,4 +176,15 @@ void ax_cpu_dispatch(const void *args, int64_t lo, int64_t hi, void *scratch)
         if (a->source[r] >= 0)
             memcpy((char *)a->y + (size_t)r * bytes,
                    (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
+}
+
+void ax_cpu_scatter(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_scatter_args *a = args;
+    const size_t size = ax_dtype_size(a->dtype), bytes = (size_t)a->cols * size;
+    (void)scratch;
+    for (int64_t r = lo; r < hi; r++)
+        if (a->place[r] >= 0)
+            memcpy((char *)a->y + (size_t)a->place[r] * bytes,
+                   (const char *)a->x + (size_t)(r * a->ld) * size, bytes);
 }

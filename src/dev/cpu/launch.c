@@ -168,6 +168,12 @@ static ax_status dispatch(ax_stream *stream, const void *args)
     return run_items(stream, ax_cpu_dispatch, args, a->cols ? a->rows : 0, 1, (double)(a->rows * a->cols));
 }
 
+static ax_status scatter(ax_stream *stream, const void *args)
+{
+    const ax_scatter_args *a = args;
+    return run_items(stream, ax_cpu_scatter, args, a->cols ? a->n : 0, 1, (double)(a->n * a->cols));
+}
+
 static ax_status combine(ax_stream *stream, const void *args)
 {
     const ax_combine_args *a = args;

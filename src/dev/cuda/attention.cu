@@ -62,8 +62,9 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
     const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_ld;
     const int64_t keys = b * ax_attention_kv_batch(&a) + h / (a.heads / a.kv_heads) * d;
     const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys;
-    const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, a.q_offset + i);
-    const int64_t end = a.q_offset + i < a.kv_len - 1 ? a.q_offset + i + 1 : a.kv_len;
+    const int64_t position = ax_attention_offset(&a, b) + i;
+    const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, position);
+    const int64_t end = position < a.kv_len - 1 ? position + 1 : a.kv_len;
     A max = (A)-INFINITY, sum = 0;
     stage((const T *)a.q + (b * a.q_len + i) * a.q_ld + h * d, q, d);
     for (int64_t c = lane; c < d; c += WARP)

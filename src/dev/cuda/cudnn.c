@@ -603,8 +603,8 @@ static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
 ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *a, bool *done)
 {
     call k = forward_call(a);
-    bool training =
-        a->q_len == a->kv_len && a->q_offset == 0 && ax_attention_kv_batch(a) == a->kv_len * a->kv_ld;
+    bool training = a->q_len == a->kv_len && a->q_offset == 0 && !a->positions &&
+                    ax_attention_kv_batch(a) == a->kv_len * a->kv_ld;
     *done = false;
     return training && may_support(&k) ? run_or_check(stream, &k, done) : AX_OK;
 }

@@ -79,11 +79,12 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
                      v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const int64_t i0 = (r0 + lane / 4) / group, i8 = (r0 + lane / 4 + 8) / group;
-    const key_range mine[2] = {{a.doc_start, a.window, b, i0, a.q_len, a.q_offset, a.kv_len},
-                               {a.doc_start, a.window, b, i8, a.q_len, a.q_offset, a.kv_len}};
+    const int64_t offset = ax_attention_offset(&a, b), seen = offset + a.q_len;
+    const key_range mine[2] = {{a.doc_start, a.window, b, i0, a.q_len, offset, a.kv_len},
+                               {a.doc_start, a.window, b, i8, a.q_len, offset, a.kv_len}};
     const float scale = (float)a.scale * log2_e;
     int64_t j0 = s.begin + blockIdx.x * s.share;
-    const int64_t end = j0 + s.share < s.end ? j0 + s.share : s.end;
+    const int64_t part = j0 + s.share < s.end ? j0 + s.share : s.end, end = part < seen ? part : seen;
     for (int chunk = threadIdx.x; chunk < ROWS * (D / 8); chunk += THREADS) {
         int r = chunk / (D / 8), c = chunk % (D / 8) * 8;
         bool there = r0 + r < rows && c < d;
@@ -173,10 +174,10 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
             write_result<T, 4>(a, b, q, c, all, most, total);
             continue;
         }
-        const int64_t part = q.row * s.parts + blockIdx.x;
-        store<float, 4>(s.sums, part * d + c, all);
+        const int64_t at_part = q.row * s.parts + blockIdx.x;
+        store<float, 4>(s.sums, at_part * d + c, all);
         if (c == 0)
-            store<float, 2>(s.stats, part * 2, {{most, total}});
+            store<float, 2>(s.stats, at_part * 2, {{most, total}});
     }
 }
 
@@ -217,17 +218,18 @@ template <class T> __global__ void combine_kernel(decode s)
     }
 }
 
-/* Splits the keys that causality and the window let any query see into parts of whole tiles: as many parts as
- * give WANTED thread blocks, but at most MOST, and at most as many as have room for their results in scratch.
- * Returns the number of thread blocks for each part of each sequence. */
+/* Splits the keys that causality and the window let any query see (with positions of sequences: all keys)
+ * into parts of whole tiles: as many parts as give WANTED thread blocks, but at most MOST, and at most as
+ * many as have room for their results in scratch. Returns the number of thread blocks for each part of each
+ * sequence. */
 int64_t split_keys(const ax_cuda *cu, decode *s)
 {
     const ax_attention_args *a = &s->a;
     const int64_t group = a->heads / ax_max(a->kv_heads, 1),
                   blocks = a->kv_heads * ax_ceil_div(group * a->q_len, ROWS),
                   rows = a->batch * a->q_len * a->heads;
-    s->begin = a->window > 0 ? ax_max(0, a->q_offset - a->window + 1) : 0;
-    s->end = ax_max(s->begin, ax_min(a->kv_len, a->q_offset + a->q_len));
+    s->begin = a->window > 0 && !a->positions ? ax_max(0, a->q_offset - a->window + 1) : 0;
+    s->end = a->positions ? a->kv_len : ax_max(s->begin, ax_min(a->kv_len, a->q_offset + a->q_len));
     const int64_t tiles = ax_max(1, ax_ceil_div(s->end - s->begin, TILE)),
                   fit = cu->scratch_bytes / ((int64_t)sizeof(float) * (a->head_dim + 2) * ax_max(rows, 1)),
                   wanted = ax_ceil_div(WANTED, ax_max(blocks * a->batch, 1));

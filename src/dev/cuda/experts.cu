@@ -341,6 +341,16 @@ template <class T> struct dispatch {
     }
 };
 
+template <class T> struct scatter {
+    ax_scatter_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        const int64_t r = at / a.cols, c = at % a.cols, place = a.place[r];
+        if (place >= 0)
+            store<T, N>(a.y, place * a.cols + c, load<T, N>(a.x, r * a.ld + c));
+    }
+};
+
 template <class T> struct combine {
     typedef accum_t<T> A;
     ax_combine_args a;
@@ -428,6 +438,17 @@ ax_status ax_cuda_dispatch(ax_stream *stream, const void *args)
         typedef decltype(t) T;
         const int N = width<T>::value;
         return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->y}), dispatch<T>{*a});
+    });
+}
+
+ax_status ax_cuda_scatter(ax_stream *stream, const void *args)
+{
+    const ax_scatter_args *a = (const ax_scatter_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        return each<N>(stream, a->n * a->cols, a->cols % N == 0 && a->ld % N == 0 && aligned({a->x, a->y}),
+                       scatter<T>{*a});
     });
 }
 

@@ -149,15 +149,16 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     const rows_of<T> q = {(const T *)a.q + b * a.q_len * a.q_ld + h * d, (int)a.q_ld, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
                      v = {(const T *)a.v + keys, (int)a.kv_ld, d};
-    const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, a.q_offset, a.kv_len},
-                               {a.doc_start, a.window, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
-    const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
+    const int64_t offset = ax_attention_offset(&a, b);
+    const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, offset, a.kv_len},
+                               {a.doc_start, a.window, b, row + 8, a.q_len, offset, a.kv_len}};
+    const int64_t last = offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
                   end = last < a.kv_len ? last : a.kv_len;
     const float scale = (float)a.scale * log2_e;
     const dropout_state drop = {a.drop, b, h, a.q_len, a.kv_len};
     fragment_c o[D / 8] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    const int64_t begin = first_seen(a.doc_start, a.window, b, i0, a.q_len, a.q_offset);
+    const int64_t begin = first_seen(a.doc_start, a.window, b, i0, a.q_len, offset);
     int64_t j0 = begin / TILE * TILE;
     copy_rows_async<T, D, TILE>(m.q, q, i0, 0, a.q_len);
     copy_rows_async<T, D, TILE>(m.k[0], k, j0, begin, end);

@@ -42,13 +42,13 @@ typedef struct query {
 
 static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)
 {
-    int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
+    int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads), position = ax_attention_offset(a, b) + i;
     return (query){row_at(b, i, h, a->q_len, a->q_ld, d),
                    row_at(b, i, h, a->q_len, a->heads * d, d),
                    b * ax_attention_kv_batch(a) + g * d,
                    a->kv_ld,
-                   ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, a->q_offset + i),
-                   ax_min(a->q_offset + i, a->kv_len - 1)};
+                   ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, position),
+                   ax_min(position, a->kv_len - 1)};
 }
 
 static double score(const ax_attention_args *a, const query *q, int64_t j)

@@ -255,14 +255,19 @@ typedef struct ax_generator_options {
     int64_t capacity; /* positions of each slot, at least `chunk`, at most ax_model_config_positions */
 } ax_generator_options;
 
-/* Creates a generator, and loads the weights. AX_ERR_USAGE if the context's strategy splits the batch over
- * several ranks (use ax_strategy_inference). AX_ERR_MEMORY if it does not fit. The caller owns *out.
- * Collective along the grid; the calls below are collective along all axes but data, unless experts are
- * divided along data. */
+/* Creates a generator, and loads the weights. With strategy ax_strategy_generation the ranks of each
+ * coordinate along data have slots of their own, with ax_strategy_inference all ranks have the same.
+ * AX_ERR_USAGE with others. AX_ERR_MEMORY if it does not fit. The caller owns *out. Collective along the
+ * grid; the calls below are, with ax_strategy_generation, collective along all axes but data. */
 AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model,
                                             const ax_generator_options *options, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);
 const ax_memory *ax_generator_memory(const ax_generator *generator);
+
+/* Sets *slots to the largest number of slots, at most options->slots, that fits into memory; 0: none. The
+ * other options are those of the generator. Collective along the world. */
+AX_MUST_CHECK ax_status ax_generator_most_slots(ax_ctx *ctx, const ax_pretrained *model,
+                                                const ax_generator_options *options, int64_t *slots);
 
 /* Appends n tokens to a slot, chunk by chunk. Sets *logits, unless `logits` is NULL, to the logits of the
  * last token: `vocab` floats in the generator's host memory, valid until the next call. */
@@ -302,6 +307,9 @@ typedef struct ax_text_options {
     int64_t max_tokens;  /* most tokens that continue a prompt, at least 1 */
     const int64_t *stop; /* [stops]: ids of tokens that end a text, in addition to the model's end tokens */
     size_t stops;
+    const ax_strings *until; /* none is empty; a text ends before the first of these strings; or NULL */
+    bool braces; /* a text ends with the brace } that closes the last of those that its prompt opened; braces
+                    in comments and strings count */
     bool ignore_end;     /* the model's end tokens do not end a text */
     const ax_chat *chat; /* prompts are conversations of this template, texts are answers; or NULL */
     bool grows; /* each prompt goes on from the text before, like the turns of a conversation: memory for
@@ -312,9 +320,18 @@ typedef struct ax_text_options {
 typedef enum ax_finish {
     AX_UNFINISHED,
     AX_FINISH_LENGTH, /* the text has max_tokens tokens, or fills the model's positions */
-    AX_FINISH_STOP    /* a token ended it: one of `stop`, of the model's, or the template's; it is not part of
-                         the text */
+    AX_FINISH_STOP /* a token ended it: one of `stop`, of the model's, or the template's, which is not part of
+                      the text; or a string, of `until` or of `braces` */
 } ax_finish;
+
+typedef struct ax_prompt {
+    const int32_t *ids;      /* [n] */
+    size_t n;                /* at least 1 */
+    int64_t max_tokens;      /* 0: that of the options */
+    const ax_strings *until; /* NULL: those of the options */
+    int64_t samples;         /* how many texts continue it (ax_prompts_continue) */
+    const bool *done;        /* [samples]: texts that are left out, or NULL */
+} ax_prompt;
 
 /* Creates an ax_text, which takes memory and loads the weights at its first prompt. Borrows ctx, model, and
  * what `options` points to. The context's strategy is ax_strategy_inference. */
@@ -330,15 +347,38 @@ AX_MUST_CHECK ax_status ax_text_start(ax_text *text, const int32_t *ids, size_t 
  * Collective along the world. */
 AX_MUST_CHECK ax_status ax_text_next(ax_text *text);
 ax_finish ax_text_finish(const ax_text *text);
-/* Returns the *n tokens that were generated. This and the next two results are valid until the next call of
- * ax_text_start or ax_text_next. */
+/* Returns the *n tokens that were generated, with those of a string that ended the text. This and the next
+ * two results are valid until the next call of ax_text_start or ax_text_next. */
 const int32_t *ax_text_ids(const ax_text *text, size_t *n);
 /* Returns the *n bytes to print next: the whole characters that are new since the last call, without the
- * string that a template puts before an answer. Without a tokenizer, texts are ids with spaces between. */
+ * string that a template puts before an answer, and up to where a string may begin before which the text
+ * ends. Without a tokenizer, texts are ids with spaces between. */
 const char *ax_text_take(ax_text *text, size_t *n);
 /* Returns the text so far, *n bytes; of an answer without what the template puts around it
  * (ax_chat_answer). */
 const char *ax_text_get(const ax_text *text, size_t *n);
+
+/* A text of ax_prompts_continue that has ended. */
+typedef struct ax_continued {
+    size_t prompt;      /* index of its prompt */
+    int64_t sample;     /* its number among those of its prompt, from 0 */
+    const char *text;   /* [size]: as ax_text_get returns it */
+    const int32_t *ids; /* [n]: as ax_text_ids does */
+    size_t size, n;
+    ax_finish finish;
+} ax_continued;
+typedef ax_status ax_take_continued_fn(void *user, const ax_continued *one);
+
+/* Continues n prompts, `batch` texts at a time on the ranks of each coordinate along data, and calls `take`
+ * on all ranks for each text as soon as it has ended; an error of `take` on any rank ends the call. A text
+ * begins when another has ended. It has the same tokens, on one grid and device, whatever the batch, the
+ * other prompts and their order are; ax_text has other kernels for a text alone, and so may draw other tokens
+ * where a random number falls within rounding of a boundary. All ranks have the same prompts. AX_ERR_USAGE: a
+ * prompt leaves no position for a token. AX_ERR_MEMORY: the message names the largest batch that fits. The
+ * context's strategy is ax_strategy_inference. Collective along the world. */
+AX_MUST_CHECK ax_status ax_prompts_continue(ax_ctx *ctx, const ax_pretrained *model,
+                                            const ax_text_options *options, const ax_prompt *prompts,
+                                            size_t n, int64_t batch, ax_take_continued_fn *take, void *user);
 
 #ifdef __cplusplus
 }

@@ -327,13 +327,13 @@ AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 
-/* The keys and values of a tree's attention layers, for `sequences` sequences of up to `capacity` positions.
- * From ax_kv_cache_create to ax_kv_cache_destroy, forward of these layers uses the cache, except in
- * AX_MODE_TRAIN: forward writes the keys and values of the batch's tokens to the rows batch->places of the
- * cache, and attends to keys of the cache up to each token's position. A batch has either one sample, which
- * ax_kv_cache_set describes, or as many as the cache has sequences; then sample i continues sequence i, its
- * first token at the batch's `positions`. What was not written is 0. A tree can have only one cache at a time
- * (else AX_ERR_USAGE). Destroy the cache before the tree. */
+/* The keys and values of a tree's attention layers, for `sequences` sequences, of all ranks that split the
+ * batch, of up to `capacity` positions. From ax_kv_cache_create to ax_kv_cache_destroy, forward of these
+ * layers uses the cache, except in AX_MODE_TRAIN: forward writes the keys and values of the batch's tokens to
+ * the rows batch->places of the cache, and attends to keys of the cache up to each token's position. A batch
+ * has either one sample, which ax_kv_cache_set describes, or as many as the cache has sequences; then sample
+ * i continues sequence i, its first token at the batch's `positions`. What was not written is 0. A tree can
+ * have only one cache at a time (else AX_ERR_USAGE). Destroy the cache before the tree. */
 typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t sequences, int64_t capacity,
                                            ax_kv_cache **out);

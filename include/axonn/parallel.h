@@ -197,9 +197,11 @@ const ax_strategy *ax_strategy_at(int i);
 const char *ax_strategy_name(int i);
 /* Finds a strategy by name. AX_ERR_USAGE, with a message that lists all strategies, if there is none. */
 AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
-/* The strategy for text generation, one sequence at a time, on the grid of a training run: the batch is
- * replicated, and weights are not split along z. */
+/* The strategies for text generation on the grid of a training run, whose weights are not split along z. With
+ * inference the batch is replicated: all ranks continue the same sequences. With generation ranks along data
+ * have sequences of their own, which experts that are divided along data do not allow. */
 extern const ax_strategy ax_strategy_inference;
+extern const ax_strategy ax_strategy_generation;
 /* Returns the context's strategy. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
 /* Returns the axes that have a size above 1 and that the strategy does not use; the set is empty if the grid

@@ -13,8 +13,8 @@ typedef struct args {
     ax_ints tokens, stop;
     int64_t max_tokens, top_k, seed, samples;
     double temperature, top_p, min_p, repetition_penalty;
-    ax_strings ignore;
-    bool chat, ignore_end;
+    ax_strings ignore, until;
+    bool chat, ignore_end, braces;
 } args;
 
 static const ax_option options[] = {
@@ -65,6 +65,11 @@ static const ax_option options[] = {
      .help = "random seed of the sampling; the same seed gives the same text"},
     {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
      .help = "token ids that end the text, in addition to the model's end tokens"},
+    {"until", AX_OPT_STRINGS, offsetof(args, until), .meta = "TEXT...",
+     .help = "end the text before this string, wherever tokens divide it; may be given several times"},
+    {"braces", AX_OPT_BOOL, offsetof(args, braces), "false",
+     .help = "end the text with the brace } that closes the last of those that the prompt opened; braces in "
+             "comments and strings count. Without effect if the prompt opens none"},
     {"ignore-end", AX_OPT_BOOL, offsetof(args, ignore_end), "false",
      .help = "do not stop at the model's end tokens (eos_token_id of generation_config.json, else of "
              "config.json, else the tokenizer's end-of-text token)"},
@@ -390,6 +395,8 @@ static ax_status check_args(const args *a)
     AX_CHECK(!a->chat || a->samples == 1, AX_ERR_USAGE,
              "--samples: a conversation (--chat) goes on after one answer; give --samples with a prompt or "
              "with --messages");
+    for (size_t i = 0; i < a->until.count; i++)
+        AX_CHECK(*a->until.items[i], AX_ERR_USAGE, "--until: a text cannot end before an empty string");
     return AX_OK;
 }
 
@@ -429,6 +436,8 @@ static ax_status start(session *s)
     const args *a = s->a;
     ax_generation how;
     AX_TRY(check_args(a));
+    if ((a->until.count || a->braces) && !s->m.model.tokenizer)
+        return refuse_text(s, "--until and --braces need the text");
     AX_TRY(choose_sampling(s, &how));
     if (a->chat || a->messages)
         AX_TRY(choose_template(s));
@@ -438,6 +447,8 @@ static ax_status start(session *s)
                                              .max_tokens = a->max_tokens,
                                              .stop = a->stop.items,
                                              .stops = a->stop.count,
+                                             .until = &a->until,
+                                             .braces = a->braces,
                                              .ignore_end = a->ignore_end,
                                              .chat = s->template,
                                              .grows = a->chat,
@@ -469,11 +480,12 @@ const cli_verb verb_generate = {
     .summary = "continue a prompt with a model",
     .details =
         "Prints the prompt, then each token as soon as it is generated: as text, or as token ids if the\n"
-        "model has no tokenizer. Stops after --max-tokens, at an end or stop token, or when the text\n"
-        "fills the model's positions. In a conversation (--chat, --messages) it prints the answers only,\n"
-        "each up to the end of its turn.",
+        "model has no tokenizer. Stops after --max-tokens, at an end or stop token, before a string of\n"
+        "--until, or when the text fills the model's positions. In a conversation (--chat, --messages) it\n"
+        "prints the answers only, each up to the end of its turn.",
     .examples = "axonn generate runs/name --prompt 'int main(' --temperature 0.8 --top-p 0.95\n"
                 "axonn generate runs/name < prompt.txt\n"
+                "axonn generate runs/name --prompt 'int gcd(int a, int b) {' --braces\n"
                 "axonn generate runs/name --chat --temperature 0.7\n"
                 "axonn generate path/to/gpt2 --tokens 464,3290 --temperature 0 --json",
     .options = options,

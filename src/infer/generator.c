@@ -29,6 +29,19 @@ struct ax_generator {
     ax_memory memory;
 };
 
+/* Returns the number of ranks along data that have slots of their own. Tensors of a pass are global: they
+ * have the samples of all of them. */
+static int64_t groups_of(const ax_generator *g)
+{
+    return ax_grid_group_size(g->ctx->grid, ax_batch_axes(g->ctx));
+}
+
+/* Returns the layout of a tensor of samples that is not split otherwise. */
+static ax_layout samples_layout(const ax_generator *g)
+{
+    return ax_layout_of_roles(g->ctx, (ax_role[]){AX_ROLE_BATCH}, 1);
+}
+
 /* Returns the largest number of tokens of a pass. */
 static int64_t most_rows(const ax_generator *g) { return ax_max(g->options.chunk, g->options.slots); }
 
@@ -64,10 +77,10 @@ static ax_status load_tokens(pass *p)
 {
     ax_generator *g = p->g;
     ax_tensor *views[] = {&p->batch.tokens, &p->batch.positions, &p->batch.places};
-    ax_layout none = {0};
+    const ax_layout layout = samples_layout(g);
     AX_TRY(ax_copy_in(g->ctx->stream, g->device, g->host, ids_bytes(g)));
     for (int i = 0; i < 3; i++) {
-        *views[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){p->samples, p->len}, NULL, &none);
+        *views[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){p->samples * groups_of(g), p->len}, NULL, &layout);
         views[i]->data = g->device + i * most_rows(g);
     }
     return AX_OK;
@@ -85,8 +98,9 @@ static ax_status run_piece(void *user, ax_pipe_piece piece, int slot)
         return AX_OK;
     if (!p->wanted)
         return ax_model_forward(p->g->model, piece.chunk, frame, &split);
+    const ax_layout whole = samples_layout(p->g);
     AX_TRY(ax_model_logits(p->g->model, frame, p->last, &split));
-    return ax_settle(frame, &split, &(ax_layout){.partial = 0}, &p->logits);
+    return ax_settle(frame, &split, &whole, &p->logits);
 }
 
 /* Runs the model on the tokens that put_token has set. */
@@ -211,10 +225,10 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
     const ax_model_use use = {.positions = o->capacity ? o->capacity : o->chunk, .costs = g->costs};
     AX_TRY(ax_model_create(g->ctx, config, &use, &g->model));
     AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
-    AX_TRY(ax_pipeline_create(g->model, 1, o->chunk, 1, false, &g->chunks));
-    AX_TRY(ax_pipeline_create(g->model, o->slots, 1, 1, false, &g->steps));
+    AX_TRY(ax_pipeline_create(g->model, groups_of(g), o->chunk, 1, false, &g->chunks));
+    AX_TRY(ax_pipeline_create(g->model, o->slots * groups_of(g), 1, 1, false, &g->steps));
     if (o->capacity)
-        AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, o->slots, o->capacity, &g->cache));
+        AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, o->slots * groups_of(g), o->capacity, &g->cache));
     AX_TRY(ax_calloc((size_t)o->slots, sizeof *g->length, &g->length));
     AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
     AX_TRY(ax_calloc((size_t)(o->slots * config->vocab), sizeof *g->logits, &g->logits));
@@ -316,16 +330,22 @@ static ax_status check_options(const ax_ctx *ctx, const ax_pretrained *model, co
     AX_CHECK(o->slots <= INT32_MAX / tokens, AX_ERR_USAGE,
              "a generator has at most %d positions in all, not %lld of %lld sequences: use fewer of them",
              INT32_MAX, (long long)tokens, (long long)o->slots);
-    AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
-             "the slots of a generator cannot be divided among ranks like the rows of a batch: the context's "
-             "strategy must be ax_strategy_inference");
+    const bool apart = ax_strategy_of(ctx) == &ax_strategy_generation;
+    AX_CHECK(apart || ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
+             "a generator does not divide sequences among ranks as strategy %s does: the context's strategy "
+             "must be "
+             "ax_strategy_inference or ax_strategy_generation",
+             ax_strategy_of(ctx)->name);
+    AX_CHECK(!apart || !ax_grid_experts(ctx->grid), AX_ERR_USAGE,
+             "ranks that divide experts along data must generate the same sequences: the context's strategy "
+             "must be "
+             "ax_strategy_inference");
     return AX_OK;
 }
 
-/* Creates a generator. With a capacity of 0, the generator computes the logits of a whole sequence and has no
- * key/value cache. */
-static ax_status create(ax_ctx *ctx, const ax_pretrained *model, const ax_generator_options *options,
-                        ax_generator **out)
+/* Sets *out to a generator that is not built yet, whose memory is planned and there. */
+static ax_status admit(ax_ctx *ctx, const ax_pretrained *model, const ax_generator_options *options,
+                       ax_generator **out)
 {
     ax_generator *g;
     char what[96];
@@ -333,25 +353,52 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, const ax_genera
     AX_TRY(ax_calloc(1, sizeof *g, &g));
     g->ctx = ctx;
     g->options = *options;
-    int n = snprintf(what, sizeof what, "the model with %lld positions",
-                     (long long)ax_max(options->chunk, options->capacity));
-    snprintf(what + n, sizeof what - (size_t)n,
-             options->slots > 1 ? " of each of %lld sequences needs" : " needs", (long long)options->slots);
+    snprintf(what, sizeof what, "the model with %lld positions%s needs",
+             (long long)ax_max(options->chunk, options->capacity),
+             options->slots > 1 ? " for each sequence of a batch" : "");
     ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
         status = ax_memory_admit(ctx, &g->memory, what, "use fewer tokens, bf16 or fp16, or more ranks");
-    if (status == AX_OK)
-        status = ax_comm_agree(ctx->world, build(g, &model->config));
+    *out = g;
+    if (status != AX_OK)
+        ax_generator_destroy(out);
+    return status;
+}
+
+/* Creates a generator. With a capacity of 0, the generator computes the logits of a whole sequence and has no
+ * key/value cache. */
+static ax_status create(ax_ctx *ctx, const ax_pretrained *model, const ax_generator_options *options,
+                        ax_generator **out)
+{
+    AX_TRY(admit(ctx, model, options, out));
+    ax_generator *g = *out;
+    ax_status status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)
         status = ax_grid_prepare(ctx->grid, g->axes);
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, reserve_messages(g));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
-    *out = g;
     if (status != AX_OK)
         ax_generator_destroy(out);
     return status;
+}
+
+ax_status ax_generator_most_slots(ax_ctx *ctx, const ax_pretrained *model,
+                                  const ax_generator_options *options, int64_t *slots)
+{
+    ax_generator_options o = *options;
+    *slots = 0;
+    for (int64_t above = options->slots + 1; above - *slots > 1;) { /* `above` slots do not fit */
+        ax_generator *g = NULL;
+        o.slots = *slots + (above - *slots) / 2;
+        ax_status status = admit(ctx, model, &o, &g);
+        ax_generator_destroy(&g);
+        if (status != AX_OK && status != AX_ERR_MEMORY)
+            return status;
+        *(status == AX_OK ? slots : &above) = o.slots;
+    }
+    return AX_OK;
 }
 
 ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, const ax_generator_options *options,

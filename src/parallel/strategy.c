@@ -75,6 +75,17 @@ const ax_strategy ax_strategy_inference = {"inference",
                                             EXPERTS},
                                            {0}};
 
+const ax_strategy ax_strategy_generation = {"generation",
+                                            "as inference, and ranks along data have sequences of their own",
+                                            ALL_AXES,
+                                            {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}},
+                                             [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
+                                             [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
+                                             [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}},
+                                             [AX_ROLE_EXPERT] = {.n = 2, .a = {AX_X, AX_Y}},
+                                             EXPERTS},
+                                            {0}};
+
 const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }
 
 const char *ax_strategy_name(int i) { return ax_strategy_at(i) ? table[i].name : NULL; }

@@ -1,6 +1,8 @@
 /* cli: axonn generate — end tokens and prompts. */
 #include "cli/cli_test.h"
 
+#include <ctype.h>
+
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
 #define DRAWN AXONN " generate model --tokens 5,6,7 --seed 1 --max-tokens 8 --json "
 
@@ -126,6 +128,44 @@ static void prompts_from_standard_input(void **state)
     ax_buf_fini(&wanted);
     ax_buf_fini(&other);
 #undef SHORT
+}
+
+static json_t *text_of(const char *flags)
+{
+    char command[512];
+    snprintf(command, sizeof command,
+             AXONN " generate small --max-tokens 40 --seed 3 --ignore-end --prompt 'line {' --json %s",
+             flags);
+    return json_of(command);
+}
+
+/* A text ends before a string, and the same part is printed. (An untrained model draws each byte soon.) */
+static void strings_end_texts(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *whole = text_of("");
+    char text[512], flags[64];
+    snprintf(text, sizeof text, "%s", json_string_value(json_object_get(whole, "text")));
+    size_t at = 1; /* the place of two bytes that a shell takes as they are */
+    while (text[at] && !(isalnum((unsigned char)text[at]) && isalnum((unsigned char)text[at + 1])))
+        at++;
+    assert_true(text[at]);
+    snprintf(flags, sizeof flags, "--until none '%.2s'", text + at);
+    json_t *ended = text_of(flags);
+    char first[512];
+    snprintf(first, sizeof first, "%s", json_string_value(json_object_get(ended, "text")));
+    assert_true(!strncmp(first, text, strlen(first)) &&
+                strlen(first) == (size_t)(strstr(text, (char[]){text[at], text[at + 1], 0}) - text));
+    assert_string_equal(json_string_value(json_object_get(ended, "finish")), "stop");
+    assert_true(json_array_size(json_object_get(ended, "tokens")) < 40);
+    json_decref(whole);
+    json_decref(ended);
+    assert_int_equal(shell(AXONN " generate small --prompt a --until '' 2>&1", &out), 2);
+    assert_contains(out.data, "--until: a text cannot end before an empty string");
+    assert_int_equal(shell(AXONN " generate model --tokens 5 --braces 2>&1", &out), 2);
+    assert_contains(out.data, "has no tokenizer.json: --until and --braces need the text");
+    ax_buf_fini(&out);
 }
 
 static json_t *drawn(const char *flags)
@@ -262,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generation_stops_at_end_tokens),
         cmocka_unit_test(prompts_from_standard_input),
+        cmocka_unit_test(strings_end_texts),
         cmocka_unit_test(models_bring_their_sampling),
         cmocka_unit_test(several_samples),
         cmocka_unit_test(ids_beyond_the_tokenizer_have_no_text),

@@ -222,6 +222,10 @@ static ax_status refused(job *j)
     if (ax_grid_ranks(j->ctx->grid) > 1) {
         EXPECT(ax_generator_create(j->ctx, &j->model, &(ax_generator_options){1, 1, n}, &generator) ==
                AX_ERR_USAGE);
+        j->ctx->parallel.strategy = &ax_strategy_generation;
+        EXPECT(!ax_grid_experts(j->ctx->grid) ||
+               ax_generator_create(j->ctx, &j->model, &(ax_generator_options){1, 1, n}, &generator) ==
+                   AX_ERR_USAGE);
         return AX_OK;
     }
     const ax_generator_options bad[] = {{1, 0, n},     {0, 1, n},     {1, n + 1, n},
@@ -251,7 +255,7 @@ static void invalid_input_is_refused(void **state)
     (void)state;
     static const setup setups[] = {{"tiny", "cpu", {{1, 1, 1, 1, 1}}, AX_F32, 0},
                                    {"tiny", "cpu", {{1, 1, 2, 1, 1}}, AX_F32, 0},
-                                   {"tiny", "cpu", {{1, 1, 1, 1, 2}}, AX_F32, 0}};
+                                   {"../mixtral/window", "cpu", {{1, 1, 1, 1, 2, 2}}, AX_F32, 0}};
     for (size_t i = 0; i < AX_COUNT(setups); i++)
         assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
 }

@@ -329,6 +329,7 @@ typedef struct ax_prompt {
     size_t n;                /* at least 1 */
     int64_t max_tokens;      /* 0: that of the options */
     const ax_strings *until; /* NULL: those of the options */
+    const ax_chat *chat;     /* NULL: that of the options */
     int64_t samples;         /* how many texts continue it (ax_prompts_continue) */
     const bool *done;        /* [samples]: texts that are left out, or NULL */
 } ax_prompt;

@@ -62,11 +62,11 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out)
     return read_sizes(&(ax_strings){0}, text, AX_X, out, &given);
 }
 
-/* Sets *out to the grid that the arguments give. The ranks that its axes leave over are along axis data
- * (MODEL_ROWS) or axis x (MODEL_SEQUENCE), unless the arguments give that axis a size. */
+/* Sets *out to the grid that the arguments give. The ranks that its axes leave over are along axis x
+ * (MODEL_SEQUENCE) or axis data, unless the arguments give that axis a size. */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
-    const ax_axis axis = use == MODEL_ROWS ? AX_DATA : AX_X;
+    const ax_axis axis = use == MODEL_SEQUENCE ? AX_X : AX_DATA;
     bool given;
     AX_TRY(read_sizes(&args->keys, args->grid, axis, out, &given));
     if (!given && ranks % ax_grid_size_ranks(*out) == 0)
@@ -78,7 +78,7 @@ static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_
 
 static ax_status check_grid(model_use use, const opened_model *m, const ax_grid_size *grid)
 {
-    const ax_strategy *strategy = use == MODEL_SEQUENCE ? &ax_strategy_inference : ax_strategy_at(0);
+    const ax_strategy *strategy = use == MODEL_ROWS ? ax_strategy_at(0) : &ax_strategy_inference;
     ax_grid_load load = {&m->model.config, strategy, 1, 0};
     return ax_model_check_grid(&load, *grid, ax_comm_size(m->world));
 }
@@ -96,8 +96,10 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
     AX_TRY(ax_threads_share(out->world, (int)args->threads, &threads));
     AX_TRY(ax_ctx_create_with(out->world, grid, args->device, &threads, ax_config_dtype_of(args->precision),
                               0, &out->ctx));
-    if (use == MODEL_SEQUENCE)
-        out->ctx->parallel.strategy = &ax_strategy_inference;
+    if (use != MODEL_ROWS)
+        out->ctx->parallel.strategy = use == MODEL_SEQUENCES && !ax_grid_experts(out->ctx->grid)
+                                          ? &ax_strategy_generation
+                                          : &ax_strategy_inference;
     return AX_OK;
 }
 

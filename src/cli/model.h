@@ -31,7 +31,7 @@ typedef struct model_args {
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
          .help = "sizes of the grid of ranks in one argument, e.g. x=2,data=2; default: "                    \
-                 "all ranks along data (eval, recall) or along x (the other verbs)"},                        \
+                 "all ranks along data (eval, recall, generate --prompts) or along x"},                      \
         {"precision",                                                                                        \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \
@@ -66,9 +66,9 @@ typedef struct opened_model {
 /* Parses a grid such as "x=2,data=4". An axis that is not named has size 1. */
 ax_status cli_grid_parse(const char *text, ax_grid_size *out);
 
-/* What the ranks of a grid divide among themselves: the rows of a batch (MODEL_ROWS), or the work on one
- * sequence (MODEL_SEQUENCE). */
-typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
+/* What the ranks of a grid divide among themselves: the rows of a batch (MODEL_ROWS), the work on one
+ * sequence (MODEL_SEQUENCE), or sequences that are generated (MODEL_SEQUENCES). */
+typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE, MODEL_SEQUENCES } model_use;
 
 /* Creates the communicator of all ranks (the world), and opens the model on these ranks. The caller calls
  * model_close, also after an error. Collective. */

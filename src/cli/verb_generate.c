@@ -1,7 +1,7 @@
 /* axonn generate: continues a prompt, or answers in a conversation, token by token. */
 #include "axonn/chat.h"
 #include "axonn/json.h"
-#include "model.h"
+#include "prompts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 typedef struct args {
     model_args common;
-    char *prompt, *messages, *template;
+    char *prompt, *messages, *template, *prompts, *out;
     ax_ints tokens, stop;
-    int64_t max_tokens, top_k, seed, samples;
+    int64_t max_tokens, top_k, seed, samples, batch;
     double temperature, top_p, min_p, repetition_penalty;
     ax_strings ignore, until;
     bool chat, ignore_end, braces;
@@ -33,6 +33,21 @@ static const ax_option options[] = {
      .help =
          "answer the conversation in this JSON file (-: standard input): a list of messages, or an object "
          "with a conversation; the last turn is the user's"},
+    {"prompts", AX_OPT_PATH, offsetof(args, prompts), .meta = "FILE",
+     .help = "continue many prompts: each line of this file, or each element of the JSON array in it, is an "
+             "object "
+             "with a unique \"id\", one of \"prompt\", \"tokens\" and \"messages\", and perhaps its own "
+             "\"until\", "
+             "\"max_tokens\" and \"samples\""},
+    {"out", AX_OPT_PATH, offsetof(args, out), .meta = "FILE",
+     .help =
+         "with --prompts: the file of texts. Its first line describes how they are made; each text that ends "
+         "appends a line with \"id\", \"sample\", \"text\", \"tokens\", \"finish\" and the other members of "
+         "the "
+         "prompt's object. If the file exists, the same command goes on where it stopped"},
+    {"batch", AX_OPT_INT, offsetof(args, batch), "16", "[1, 65536]", .meta = "B",
+     .help = "with --prompts: how many texts are continued at a time, on the ranks of each coordinate along "
+             "data"},
     IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "with --chat and --messages: template of the conversation; default: that of the model's "
@@ -81,6 +96,7 @@ typedef struct session {
     opened_model m;
     ax_buf given; /* text of the prompt, if it is given as text; on rank 0 only */
     ax_ids ids;   /* the prompt */
+    ax_text_options wanted;
     ax_text *text;
     int64_t sample;    /* number of the text that is sampled, from 0 */
     ax_chat *template; /* NULL: no conversation */
@@ -388,10 +404,11 @@ static ax_status answer_once(session *s)
 
 static ax_status check_args(const args *a)
 {
-    AX_CHECK(!!a->prompt + (a->tokens.count > 0) + a->chat + !!a->messages <= 1, AX_ERR_USAGE,
-             "give only one of --prompt, --tokens, --chat and --messages");
-    AX_CHECK(!a->template || a->chat || a->messages, AX_ERR_USAGE,
-             "--template: give it only together with --chat or --messages");
+    AX_CHECK(!!a->prompt + (a->tokens.count > 0) + a->chat + !!a->messages + !!a->prompts <= 1, AX_ERR_USAGE,
+             "give only one of --prompt, --tokens, --chat, --messages and --prompts");
+    AX_CHECK(!a->template || a->chat || a->messages || a->prompts, AX_ERR_USAGE,
+             "--template: give it only together with --chat, --messages or --prompts");
+    AX_CHECK(!a->prompts == !a->out, AX_ERR_USAGE, "--prompts FILE and --out FILE: give both or none");
     AX_CHECK(!a->chat || a->samples == 1, AX_ERR_USAGE,
              "--samples: a conversation (--chat) goes on after one answer; give --samples with a prompt or "
              "with --messages");
@@ -422,7 +439,7 @@ static ax_status choose_sampling(const session *s, ax_generation *how)
 static ax_status choose_template(session *s)
 {
     if (!s->m.model.tokenizer)
-        return refuse_text(s, "--chat and --messages need one");
+        return refuse_text(s, "conversations need one");
     ax_status status = ax_chat_create(s->m.model.tokenizer, s->a->template, &s->template);
     if (status != AX_OK)
         ax_error_context("--template");
@@ -431,29 +448,52 @@ static ax_status choose_template(session *s)
     return status;
 }
 
+/* Chooses the model's template for prompts that are conversations, if one is known. */
+static ax_status find_template(session *s)
+{
+    ax_status status = ax_chat_create(s->m.model.tokenizer, NULL, &s->template);
+    return status == AX_ERR_MEMORY ? status : AX_OK;
+}
+
+/* Chooses what the flags and the model leave open. */
 static ax_status start(session *s)
 {
     const args *a = s->a;
-    ax_generation how;
+    ax_text_options *o = &s->wanted;
+    const bool talks = a->chat || a->messages;
     AX_TRY(check_args(a));
     if ((a->until.count || a->braces) && !s->m.model.tokenizer)
         return refuse_text(s, "--until and --braces need the text");
-    AX_TRY(choose_sampling(s, &how));
-    if (a->chat || a->messages)
+    AX_TRY(choose_sampling(s, &o->how));
+    if (talks || a->template)
         AX_TRY(choose_template(s));
-    return ax_text_create(s->m.ctx, &s->m.model,
-                          &(ax_text_options){.how = how,
-                                             .seed = a->seed,
-                                             .max_tokens = a->max_tokens,
-                                             .stop = a->stop.items,
-                                             .stops = a->stop.count,
-                                             .until = &a->until,
-                                             .braces = a->braces,
-                                             .ignore_end = a->ignore_end,
-                                             .chat = s->template,
-                                             .grows = a->chat,
-                                             .echo = a->tokens.count && !a->common.json},
-                          &s->text);
+    else if (a->prompts && s->m.model.tokenizer)
+        AX_TRY(find_template(s));
+    o->seed = a->seed;
+    o->max_tokens = a->max_tokens;
+    o->stop = a->stop.items;
+    o->stops = a->stop.count;
+    o->until = &a->until;
+    o->braces = a->braces;
+    o->ignore_end = a->ignore_end;
+    o->chat = talks ? s->template : NULL;
+    o->grows = a->chat;
+    o->echo = a->tokens.count && !a->common.json;
+    return a->prompts ? AX_OK : ax_text_create(s->m.ctx, &s->m.model, o, &s->text);
+}
+
+static ax_status generate_many(const session *s)
+{
+    const args *a = s->a;
+    return prompts_run(&s->m, &(prompt_run){.common = &a->common,
+                                            .source = {.path = a->prompts,
+                                                       .model = &s->m.model,
+                                                       .template = s->template,
+                                                       .ignore = &a->ignore,
+                                                       .samples = a->samples},
+                                            .options = &s->wanted,
+                                            .out = a->out,
+                                            .batch = a->batch});
 }
 
 static ax_status run(const void *raw)
@@ -461,11 +501,11 @@ static ax_status run(const void *raw)
     const args *a = raw;
     session s = {.a = a};
     s.start = ax_now();
-    ax_status status = model_open(&a->common, MODEL_SEQUENCE, &s.m);
+    ax_status status = model_open(&a->common, a->prompts ? MODEL_SEQUENCES : MODEL_SEQUENCE, &s.m);
     if (status == AX_OK)
         status = ax_comm_agree(s.m.world, start(&s));
     if (status == AX_OK)
-        status = a->chat ? talk(&s) : answer_once(&s);
+        status = a->prompts ? generate_many(&s) : a->chat ? talk(&s) : answer_once(&s);
     cli_world_abort_unshared(s.m.world, status);
     ax_text_destroy(&s.text);
     free_turns(&s);

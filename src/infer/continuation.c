@@ -62,10 +62,11 @@ ax_status ax_continuation_begin(ax_continuation *c, const ax_pretrained *model,
     AX_CHECK(
         n < positions, AX_ERR_USAGE,
         "a %s of %zu tokens leaves no room in the model's %lld positions for a generated token: shorten it",
-        options->chat ? "conversation" : "prompt", prompt->n, (long long)positions);
+        prompt->chat || options->chat ? "conversation" : "prompt", prompt->n, (long long)positions);
     c->model = model;
     c->options = options;
     c->until = prompt->until ? prompt->until : options->until;
+    c->chat = prompt->chat ? prompt->chat : options->chat;
     c->most = ax_min(n + more, positions);
     c->ids.size = c->prompt = c->text.size = c->taken = 0;
     c->depth = 0;
@@ -91,7 +92,7 @@ void ax_continuation_fini(ax_continuation *c)
 static bool is_end_token(const ax_continuation *c, int32_t id)
 {
     const ax_text_options *o = c->options;
-    if (o->chat && id == ax_chat_end(o->chat))
+    if (c->chat && id == ax_chat_end(c->chat))
         return true;
     for (size_t i = 0; i < o->stops; i++)
         if (o->stop[i] == id)
@@ -129,8 +130,8 @@ static bool ends_before(const ax_continuation *c, size_t at, bool *open)
  * them. Cuts the text where it ends, and returns true, if it does. */
 static bool find_end(ax_continuation *c, bool whole)
 {
-    if (c->options->chat && c->read == c->begin && c->text.size > c->begin)
-        c->read += ax_chat_opening(c->options->chat, c->text.data + c->begin, c->text.size - c->begin);
+    if (c->chat && c->read == c->begin && c->text.size > c->begin)
+        c->read += ax_chat_opening(c->chat, c->text.data + c->begin, c->text.size - c->begin);
     for (bool open = false; c->read < c->text.size; c->read++) {
         if (ends_before(c, c->read, &open)) {
             c->text.size = c->read;
@@ -184,8 +185,8 @@ ax_status ax_continuation_draw(const ax_continuation *c, const float *logits, fl
 
 const char *ax_continuation_take(ax_continuation *c, size_t *n)
 {
-    if (c->options->chat && !c->taken && c->text.size)
-        c->taken = ax_chat_opening(c->options->chat, c->text.data, c->text.size);
+    if (c->chat && !c->taken && c->text.size)
+        c->taken = ax_chat_opening(c->chat, c->text.data, c->text.size);
     const size_t from = c->taken, end = c->finish == AX_UNFINISHED ? c->read : c->text.size;
     c->taken = end > from ? end : from;
     *n = c->taken - from;
@@ -196,7 +197,7 @@ const char *ax_continuation_get(const ax_continuation *c, size_t *n)
 {
     const char *text = c->text.size ? c->text.data : "";
     *n = c->text.size;
-    if (c->options->chat)
-        ax_chat_answer(c->options->chat, &text, n);
+    if (c->chat)
+        ax_chat_answer(c->chat, &text, n);
     return text;
 }

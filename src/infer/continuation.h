@@ -9,6 +9,7 @@ typedef struct ax_continuation {
     const ax_pretrained *model;
     const ax_text_options *options;
     const ax_strings *until;
+    const ax_chat *chat;
     ax_ids ids;         /* the prompt, then the generated tokens */
     size_t prompt;      /* number of tokens of the prompt */
     int64_t most;       /* the largest number of tokens, prompt included */

@@ -464,6 +464,27 @@ static void pruned_gradients_move_what_is_kept(void **state)
     }
 }
 
+/* With x and y above 1, a step that recomputes and keeps results calls and sends what a step without
+ * recomputation does. One that communicates again has the collectives of a block's forward on top: of four
+ * groups of linear layers and two norms, two for each LayerNorm. */
+static void kept_results_are_communicated_once(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        bytes_case plain = {
+            .grid = {{2, 2, 1, 1, 2}}, .strategy = "axonn", .compute = AX_BF16, .llama = llama};
+        bytes_case again = plain, kept;
+        again.recompute = 1;
+        kept = again;
+        kept.keeps = true;
+        const measured none = measure(&plain), twice = measure(&again), once = measure(&kept);
+        const int micro = 2, calls = llama ? 6 : 8;
+        assert_memory_equal(once.bytes, none.bytes, sizeof none.bytes);
+        assert_int_equal(once.calls, none.calls);
+        assert_int_equal(twice.calls - none.calls, STEPS * micro * L * calls);
+    }
+}
+
 /* ZeRO along data: stage 1 reduce-scatters gradients and gathers the updated weights, as many elements as
  * DDP's all-reduce; stage 2 reduce-scatters in each micro-batch; stage 3 gathers at each use instead of after
  * the update. */
@@ -490,6 +511,7 @@ int main(void)
         cmocka_unit_test(zero_moves_what_zero_does),
         cmocka_unit_test(narrow_gradients_move_half),
         cmocka_unit_test(pruned_gradients_move_what_is_kept),
+        cmocka_unit_test(kept_results_are_communicated_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

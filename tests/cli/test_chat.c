@@ -321,7 +321,7 @@ static void configurations_are_refused(void **state)
     ends(2, "data.loss was \"answers\" and is now \"all\"",
          AXONN " train small.yaml run.dir=run data.loss=all "
                "train.steps=50");
-    ends(2, "--template: give it only together with --chat or --messages",
+    ends(2, "--template: give it only together with --chat",
          AXONN " generate run --prompt x --template alpaca");
     ends(2, "give only one of --prompt, --tokens, --chat and --messages",
          AXONN " generate run --chat --messages m.json </dev/null");

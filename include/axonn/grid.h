@@ -213,6 +213,8 @@ typedef struct ax_parallel {
         bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
         bool ors; /* reduce-scatters of weight gradients overlap with the backward pass of other layers */
         bool oag; /* all-gathers of weights are prefetched in the order of use */
+        bool dtd; /* of the places of divided experts each rank along x and y sends a part (nn/moe_capacity.c)
+                   */
     } overlap;
     size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
     bool keep_results;   /* what is computed again in backward takes the results of collectives of

@@ -68,7 +68,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
-    X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(gemm_grouped) X(scatter) \
+    X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(combine_grad) \
+    X(gemm_grouped) X(scatter) \
     X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_rank) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(compress) X(expand) X(copy_box) X(fill) X(init_normal) \
     X(clip) X(adamw) X(sgd)
@@ -449,11 +450,15 @@ typedef struct ax_route_args {
  * `capacity` places for each sample, which go to its choices in the order of tokens, so that no token takes a
  * place from one before it. A choice of expert e without a place becomes ~e, which is negative. Tokens with a
  * negative id are padding and get no places; ids: int32 [samples·tokens], NULL: there is no padding. choice:
- * int32 [samples·tokens, top_k], at least 0; the choices of a token are different experts. */
+ * int32 [samples·tokens, top_k], at least 0; the choices of a token are different experts.
+ *
+ * Places are rows of a matrix of experts·samples·capacity rows, those of expert e and sample s beside each
+ * other: choice c has the row place[c] and row r the choice source[r]; both are -1 where there is none. They
+ * may be NULL: not needed. */
 typedef struct ax_admit_args {
     int64_t samples, tokens, experts, top_k, capacity;
     const int32_t *ids;
-    int32_t *choice;
+    int32_t *choice, *place, *source;
 } ax_admit_args;
 
 /* Statistics of the choices of each sample, which has `tokens` consecutive tokens. Tokens with a negative id
@@ -501,14 +506,16 @@ typedef struct ax_group_args {
     int32_t *source, *place, *bounds;
 } ax_group_args;
 
-/* Copies to each row the token of its choice: y[r,:] = x[source[r]/top_k,:]; a row with source[r] -1 is not
- * written. x: [n, cols], y: [rows, cols] of `dtype`. */
+/* Copies to each row the token of its choice: y[r,:] = x[source[r]/top_k,:], times scale[source[r]] if scale
+ * is not NULL; a row with source[r] -1 becomes 0 if `zeros`, else it is not written. x: [n, cols], y: [rows,
+ * cols] of `dtype`; scale: [n·top_k] of accum (ax_dtype_accum). */
 typedef struct ax_dispatch_args {
     int64_t n, rows, cols, top_k;
-    const void *x;
+    const void *x, *scale;
     const int32_t *source;
     void *y;
     ax_dtype dtype;
+    bool zeros;
 } ax_dispatch_args;
 
 /* Copies rows to places in a longer array: y[place[r],:] = x[r,:]; a row with place[r] -1 is not copied. No
@@ -524,19 +531,32 @@ typedef struct ax_scatter_args {
 
 /* Adds up the rows of each token's choices, in the order of the choices: y[i,:] = Σ_j
  * x[place[i·top_k+j]-first,:], in accum (ax_dtype_accum), over the choices whose places are from `first` to
- * first+rows-1; added to the present y[i,:] if `accumulate`. This is the gradient of dispatch, as dispatch is
- * the gradient of combine. x: [rows, cols], y: [n, cols] of `dtype`. */
+ * first+rows-1, each times scale[i·top_k+j] if scale is not NULL; added to the present y[i,:] if
+ * `accumulate`. This is the gradient of dispatch, as dispatch is the gradient of combine. x: [rows, cols], y:
+ * [n, cols] of `dtype`; scale: [n·top_k] of accum. */
 typedef struct ax_combine_args {
     int64_t n, rows, first, cols, top_k;
-    const void *x;
+    const void *x, *scale;
     const int32_t *place;
     void *y;
     ax_dtype dtype;
     bool accumulate;
 } ax_combine_args;
 
+/* The gradient of the scale of kernel combine, with `first` 0: dscale[i·top_k+j] = Σ_c
+ * dy[i,c]·x[place[i·top_k+j],c], and 0 for choices without a place. x: [rows, cols], dy: [n, cols] of
+ * `dtype`, dscale: [n·top_k] of accum. */
+typedef struct ax_combine_grad_args {
+    int64_t n, rows, cols, top_k;
+    const void *x, *dy;
+    const int32_t *place;
+    void *dscale;
+    ax_dtype dtype;
+} ax_combine_grad_args;
+
 /* Products of groups of rows with a matrix of each group; the rows of group g are bounds[g] …
- * bounds[g+1]-1 (kernel group), all rows together bounds[groups], at most m or k. Fields are named as in
+ * bounds[g+1]-1 (kernel group), all rows together bounds[groups], at most m or k. With bounds NULL each group
+ * has `each` rows. Fields are named as in
  * ax_gemm_args. With trans_a false the rows are those of a and c: c[r,:] = a[r,:]·op(b_g) for the rows r of
  * group g, m rows in all, of which those of no group are not written. With trans_a true the rows are those of
  * a and b, and each group has a result: c_g = Σ_r a[r,:]ᵀ·b[r,:] over the rows of group g, k rows in all,
@@ -549,7 +569,7 @@ typedef struct ax_combine_args {
  * AX_CPU_GEMV_ROWS rows the results are those of one gemm for each group, bit for bit (cpu). a, b: `dtype`;
  * c: `c_dtype`, which is `dtype` or accum; sums are kept in accum. */
 typedef struct ax_gemm_grouped_args {
-    int64_t m, n, k, groups;
+    int64_t m, n, k, groups, each;
     const void *a, *b;
     const int32_t *bounds;
     void *c;

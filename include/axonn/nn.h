@@ -263,8 +263,9 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
  * outside of training, all choices are computed. Parameters: NAME.router.weight [E,
  * width], NAME.gate.weight and NAME.up.weight [ffn, E, width], NAME.down.weight [width, E, ffn]; of these an
  * expert has the matrices [:, e, :]. Ranks along the axes of AX_ROLE_EXPERT split ffn; the router is computed
- * on each of them. Ranks along data.exp (AX_ROLE_EXPERTS) have different experts. Collective along all these
- * axes and those of AX_ROLE_MODEL.
+ * on each of them. Ranks along data.exp (AX_ROLE_EXPERTS) have different experts; with a capacity they
+ * exchange places in training (parallel.overlap.dtd). Collective along all these axes and those of
+ * AX_ROLE_MODEL.
  *
  * If the frame's batch has `routers`, backward adds the statistics of the layer's choices to the layer's row
  * there, number `index` (ax_route_stats_args: [0] the balance loss and [1] the z loss of each of this rank's

@@ -115,6 +115,8 @@ typedef struct ax_choices {
     int64_t capacity;     /* places of an expert for each sample (kernel admit); 0: all choices have one */
     ax_tensor probs, lse; /* local tensors in the accumulation dtype: [n, experts], [n] */
     ax_tensor weight, choice; /* [b, t, top_k] with the layout of the logits: accumulation dtype, int32 */
+    bool placed;              /* the rows of places are needed */
+    ax_tensor place, source;  /* if `placed`: int32, as kernel admit makes them; else without data */
 } ax_choices;
 
 /* The rows of the experts that this rank has: those of all choices of these experts among the tokens that
@@ -133,7 +135,7 @@ typedef struct ax_expert_rows {
 int64_t ax_expert_capacity(double factor, int64_t experts, int64_t top_k, int64_t tokens);
 /* Computes from the router's logits, [b, t, experts] in the accumulation dtype, not split along experts, the
  * experts of each token, and which of them have a place. Tokens with a negative id in the frame's batch take
- * none. The caller sets experts, top_k, renormalize and capacity before. */
+ * none. The caller sets experts, top_k, renormalize, capacity and placed before. */
 AX_MUST_CHECK ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *choices);
 /* Computes the gradient of the logits, in the compute dtype, from dweight, the gradient of choices->weight,
  * and from the balance and z losses of this layer (ax_route_grad_args): the coefficients are balance and z.
@@ -164,6 +166,17 @@ AX_MUST_CHECK ax_status ax_op_dispatch(ax_frame *frame, const ax_expert_rows *ro
 AX_MUST_CHECK ax_status ax_op_combine(ax_frame *frame, const ax_expert_rows *rows, int64_t round,
                                       const ax_tensor *x, bool accumulate, const ax_tensor *y);
 ax_tensor ax_expert_sum(const ax_expert_rows *rows, const ax_tensor *x, const ax_tensor *tokens);
+/* The rows of places of all experts, [experts, samples, capacity, width] with this rank's samples (`placed`
+ * in ax_choices). ax_op_fill_places copies to each the token of its choice, and zeros if it has none; if
+ * `weighted`, times the weight of the choice. ax_op_sum_places adds up the rows x of each token, in the
+ * memory of y, [b, t, width]; if `weighted`, each times the weight of its choice. ax_op_sum_places_grad
+ * computes the gradient dweight of these weights, like choices->weight, from dy. */
+AX_MUST_CHECK ax_status ax_op_fill_places(ax_frame *frame, const ax_choices *choices, const ax_tensor *x,
+                                          bool weighted, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_sum_places(ax_frame *frame, const ax_choices *choices, const ax_tensor *x,
+                                         bool weighted, const ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_sum_places_grad(ax_frame *frame, const ax_choices *choices, const ax_tensor *x,
+                                              const ax_tensor *dy, ax_tensor *dweight);
 /* ax_op_glu and ax_op_glu_grad with the weight of each row's choice as a factor, into the memory of y.
  * ax_op_glu_rows_grad works in place: it overwrites `gate` and `up` with their gradients, and dy with y. It
  * stores the gradients of the weights of the round's choices in dweight, which is like rows->weight. */

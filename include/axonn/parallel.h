@@ -67,12 +67,13 @@ AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, cons
                                          int n);
 /* Groups of the rows of a tensor (kernel gemm_grouped): n groups, split along `axes`, which then also split
  * the rows: a rank has the rows of its groups. `bounds`, int32 [this rank's groups + 1] in device memory, has
- * where the groups of this rank's rows begin and end. If the rows come in several rounds, these are those of
- * round `round`, from 0 on; rounds 0 counts as 1. */
+ * where the groups of this rank's rows begin and end; NULL: each has `each` rows on this rank. If the rows
+ * come in several rounds, these are those of round `round`, from 0 on; rounds 0 counts as 1. */
 typedef struct ax_groups {
     int64_t n;
     ax_axes axes;
     const int32_t *bounds;
+    int64_t each;
     int64_t round, rounds;
 } ax_groups;
 /* Computes contractions of rows in groups with a matrix of each group, as ax_contract_each does without

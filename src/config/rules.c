@@ -390,6 +390,11 @@ static void check_expert_keys(ax_config *cfg)
         config_check_unused(
             cfg, (const char *const[]){"moe.room", NULL},
             "has no effect while grid.expert is 1: divide the experts, or leave this key out");
+    if ((cfg->grid.expert == 1 && ax_option_ok(cfg->set, "grid.expert")) ||
+        (cfg->moe.capacity == 0 && ax_option_ok(cfg->set, "moe.capacity")))
+        config_check_unused(cfg, (const char *const[]){"overlap.dtd", NULL},
+                            "has no effect without moe.capacity and grid.expert above 1: give both, or leave "
+                            "this key out");
 }
 
 /* Returns true if pipe.cut is a list (the first block of each pipeline stage except stage 0), not the word

@@ -45,7 +45,8 @@ static const void *at(const void *data, ax_dtype dtype, int64_t element)
 
 ax_gemm_args ax_gemm_of_group(const ax_gemm_grouped_args *a, int64_t g)
 {
-    const int64_t first = a->bounds[g], rows = a->bounds[g + 1] - first;
+    const int64_t first = a->bounds ? a->bounds[g] : g * a->each,
+                  rows = a->bounds ? a->bounds[g + 1] - first : a->each;
     const void *rows_of_a = at(a->a, a->dtype, first * a->lda);
     ax_gemm_args one = {.m = rows,
                         .n = a->n,

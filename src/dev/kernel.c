@@ -506,8 +506,9 @@ ROW(route, renormalize, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts
     IN(a->logits, T, DENSE(a->rows, a->experts)), OUT(a->probs, T, DENSE(a->rows, a->experts)),
     OUT(a->lse, T, VECTOR(a->rows)), OUT(a->weight, T, CHOICES), OUT(a->choice, AX_I32, CHOICES));
 
-ROW(admit, choice, NO_DTYPE; AX_TRY(check_top_k(name, a->experts, a->top_k)), 0,
-    IN(a->ids, AX_I32, VECTOR(TOKENS)), INOUT(a->choice, AX_I32, DENSE(TOKENS, a->top_k)));
+ROW(admit, source, NO_DTYPE; AX_TRY(check_top_k(name, a->experts, a->top_k)), 0,
+    IN(a->ids, AX_I32, VECTOR(TOKENS)), INOUT(a->choice, AX_I32, DENSE(TOKENS, a->top_k)),
+    OUT(a->place, AX_I32, DENSE(TOKENS, a->top_k)), OUT(a->source, AX_I32, VECTOR(a->samples * a->experts * a->capacity)));
 
 ROW(route_stats, dtype, TAKES(dtype, ACCUM); AX_TRY(check_top_k(name, a->experts, a->top_k)),
     REAL(TOKENS) * (REAL(a->experts) + REAL(a->top_k) + 2),
@@ -528,8 +529,9 @@ ROW(group, bounds, NO_DTYPE, 0,
     OUT(a->place, AX_I32, VECTOR(a->n)), OUT(a->bounds, AX_I32, VECTOR(a->rounds * (a->groups + 1))));
 
 /* Rows meet at most as many tokens as there are rows. */
-ROW(dispatch, dtype, TAKES(dtype, ACTIVATION), 0,
+ROW(dispatch, zeros, TAKES(dtype, ACTIVATION), 0,
     IN(a->x, T, ax_min(a->n, a->rows) * a->cols, a->n * a->cols), IN(a->source, AX_I32, VECTOR(a->rows)),
+    IN(a->scale, A, ax_min(a->n * a->top_k, a->rows), a->n * a->top_k),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
 
 ROW(scatter, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), 0,
@@ -538,7 +540,12 @@ ROW(scatter, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), 0,
 
 ROW(combine, accumulate, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->cols),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),
+    IN(a->scale, A, VECTOR(a->n * a->top_k)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->n, a->cols)));
+
+ROW(combine_grad, dtype, TAKES(dtype, ACTIVATION), 2 * REAL(a->n) * REAL(a->top_k) * REAL(a->cols),
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->n, a->cols)),
+    IN(a->place, AX_I32, VECTOR(a->n * a->top_k)), OUT(a->dscale, A, VECTOR(a->n * a->top_k)));
 
 /* The matrices of groups: how many elements those of `n` groups have, and how far all extend. Rows meet at most as
  * many matrices as there are rows. */

@@ -51,8 +51,8 @@ static double lap(counter *c)
 
 /* Makes the context of rank 0 of a grid that is like the real one, but has one stage. Overlap (keys
  * overlap.*) is off, so that each kernel is counted for the unit that it belongs to. Each rank has all
- * experts: so it computes the mean number of rows, whereas a dry run of divided experts counts the most that
- * a rank could get. */
+ * experts, unless they train with a capacity: so it computes the mean number of rows, whereas a dry run of
+ * divided experts counts the most that a rank could get. */
 static ax_status make_context(counter *c, const ax_ctx *real)
 {
     ax_grid_size size = ax_grid_sizes(real->grid);
@@ -61,7 +61,9 @@ static ax_status make_context(counter *c, const ax_ctx *real)
                                   .zero = real->parallel.zero,
                                   .narrow_grads = real->parallel.narrow_grads,
                                   .weight_cache = real->parallel.weight_cache};
-    size.of[AX_PIPE] = size.of[AX_SIZE_EXPERT] = 1;
+    size.of[AX_PIPE] = 1;
+    if (c->options->model->experts.capacity == 0 || !c->options->optim)
+        size.of[AX_SIZE_EXPERT] = 1;
     return ax_ctx_create_dry(0, ranks, size, real->compute, &parallel, &c->ctx);
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .oag = true}};
+const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .oag = true, .dtd = true}};
 
 ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads, ax_dtype compute,
                         uint64_t seed, ax_ctx **out)

@@ -40,15 +40,21 @@ int64_t ax_expert_capacity(double factor, int64_t experts, int64_t top_k, int64_
 }
 
 /* Gives the choices of `samples` samples places. */
-static ax_status admit(ax_frame *frame, int64_t samples, const ax_choices *c)
+static ax_status admit(ax_frame *frame, int64_t samples, ax_choices *c)
 {
+    if (c->placed) {
+        AX_TRY(alloc_ints(frame, tokens_of(c) * c->top_k, &c->place));
+        AX_TRY(alloc_ints(frame, c->experts * samples * c->capacity, &c->source));
+    }
     return ax_run_admit(stream_of(frame), &(ax_admit_args){.samples = samples,
                                                            .tokens = tokens_of(c) / ax_max(samples, 1),
                                                            .experts = c->experts,
                                                            .top_k = c->top_k,
                                                            .capacity = c->capacity,
                                                            .ids = ids_of(frame),
-                                                           .choice = c->choice.data});
+                                                           .choice = c->choice.data,
+                                                           .place = c->place.data,
+                                                           .source = c->source.data});
 }
 
 ax_status ax_op_route(ax_frame *frame, const ax_tensor *logits, ax_choices *c)
@@ -251,6 +257,54 @@ ax_status ax_op_combine(ax_frame *frame, const ax_expert_rows *r, int64_t round,
                                                           .y = y->data,
                                                           .dtype = x->dtype,
                                                           .accumulate = accumulate});
+}
+
+ax_status ax_op_fill_places(ax_frame *frame, const ax_choices *c, const ax_tensor *x, bool weighted,
+                            ax_tensor *y)
+{
+    ax_tensor like =
+        ax_tensor_make(x->dtype, 4, (int64_t[]){c->experts, x->dim[0], c->capacity, x->dim[2]},
+                       (int64_t[]){1, x->unit[0], 1, 1}, &(ax_layout){.dim = {{0}, x->layout.dim[0]}});
+    AX_TRY(ax_frame_alloc(frame, &like, y));
+    return ax_run_dispatch(stream_of(frame), &(ax_dispatch_args){.n = tokens_of(c),
+                                                                 .rows = c->source.dim[0],
+                                                                 .cols = x->dim[2],
+                                                                 .top_k = c->top_k,
+                                                                 .x = x->data,
+                                                                 .scale = weighted ? c->weight.data : NULL,
+                                                                 .source = c->source.data,
+                                                                 .y = y->data,
+                                                                 .dtype = x->dtype,
+                                                                 .zeros = true});
+}
+
+ax_status ax_op_sum_places(ax_frame *frame, const ax_choices *c, const ax_tensor *x, bool weighted,
+                           const ax_tensor *y)
+{
+    return ax_run_combine(stream_of(frame), &(ax_combine_args){.n = tokens_of(c),
+                                                               .rows = c->source.dim[0],
+                                                               .cols = x->dim[3],
+                                                               .top_k = c->top_k,
+                                                               .x = x->data,
+                                                               .scale = weighted ? c->weight.data : NULL,
+                                                               .place = c->place.data,
+                                                               .y = y->data,
+                                                               .dtype = x->dtype});
+}
+
+ax_status ax_op_sum_places_grad(ax_frame *frame, const ax_choices *c, const ax_tensor *x, const ax_tensor *dy,
+                                ax_tensor *dweight)
+{
+    AX_TRY(ax_frame_alloc(frame, &c->weight, dweight));
+    return ax_run_combine_grad(stream_of(frame), &(ax_combine_grad_args){.n = tokens_of(c),
+                                                                         .rows = c->source.dim[0],
+                                                                         .cols = x->dim[3],
+                                                                         .top_k = c->top_k,
+                                                                         .x = x->data,
+                                                                         .dy = dy->data,
+                                                                         .place = c->place.data,
+                                                                         .dscale = dweight->data,
+                                                                         .dtype = x->dtype});
 }
 
 ax_status ax_op_glu_rows(ax_frame *frame, const ax_expert_rows *r, int64_t round, const ax_tensor *gate,

@@ -474,15 +474,16 @@ static ax_status prepare_grouped(ax_ctx *ctx, const ax_groups *by, const char *t
 
 static ax_status run_grouped(ax_ctx *ctx, const ax_groups *by, const ax_gemm_args *gemm)
 {
-    const int64_t here = groups_here(ctx->grid, by);
+    const int64_t here = groups_here(ctx->grid, by), equal = here * by->each; /* rows of equal groups */
     return ax_run_gemm_grouped(
-        ctx->stream, &(ax_gemm_grouped_args){.m = gemm->m,
+        ctx->stream, &(ax_gemm_grouped_args){.m = by->bounds || gemm->trans_a ? gemm->m : equal,
                                              .n = gemm->n,
-                                             .k = gemm->k,
+                                             .k = by->bounds || !gemm->trans_a ? gemm->k : equal,
                                              .groups = here,
                                              .a = gemm->a,
                                              .b = gemm->b,
                                              .bounds = by->bounds,
+                                             .each = by->each,
                                              .c = gemm->c,
                                              .lda = gemm->lda,
                                              .ldb = gemm->ldb,

@@ -7,22 +7,24 @@
 
 static ax_parallel parallel_of(const ax_config *config)
 {
-    ax_parallel parallel = {
-        .zero = (int)config->zero,
-        .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
-        .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
-        .weight_cache = (size_t)config->train.weight_cache,
-        .keep_results = config->train.recompute_comm == AX_CONFIG_KEEP,
-        .expert_room = config->moe.room,
-        .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
-                 .slack = config->pipe.slack,
-                 .postpone = config->pipe.postpone,
-                 .chunks = (int)config->pipe.chunks},
-        .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
-                    .update = (ax_offload_update)config->offload.update,
-                    .bucket = config->offload.bucket,
-                    .chunk = config->offload.chunk,
-                    .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
+    ax_parallel parallel = {.zero = (int)config->zero,
+                            .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
+                            .overlap = {.oar = config->overlap.oar,
+                                        .ors = config->overlap.ors,
+                                        .oag = config->overlap.oag,
+                                        .dtd = config->overlap.dtd},
+                            .weight_cache = (size_t)config->train.weight_cache,
+                            .keep_results = config->train.recompute_comm == AX_CONFIG_KEEP,
+                            .expert_room = config->moe.room,
+                            .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
+                                     .slack = config->pipe.slack,
+                                     .postpone = config->pipe.postpone,
+                                     .chunks = (int)config->pipe.chunks},
+                            .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
+                                        .update = (ax_offload_update)config->offload.update,
+                                        .bucket = config->offload.bucket,
+                                        .chunk = config->offload.chunk,
+                                        .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;
     for (int i = 0; ax_strategy_at(i); i++)

@@ -155,11 +155,20 @@ static void rows_move_both_ways(void **state)
             assert_int_equal(place[source[r]], r);
             assert_true(r == bounds[e] || source[r - 1] < source[r]);
         }
-    RUN(dispatch, N, N * TOP_K, COLS, TOP_K, x, source, rows, AX_F64);
-    RUN(combine, N, N * TOP_K, 0, COLS, TOP_K, y, place, sums, AX_F64, false);
+    RUN(dispatch, N, N * TOP_K, COLS, TOP_K, x, NULL, source, rows, AX_F64, false);
+    RUN(combine, N, N * TOP_K, 0, COLS, TOP_K, y, NULL, place, sums, AX_F64, false);
     const double one = dot(rows, y, N * TOP_K * COLS), other = dot(x, sums, N * COLS);
     check_equal("products", &one, &other, 1);
     assert_true(fabs(one) > 0.1);
+    double w[N * TOP_K], dw[N * TOP_K];
+    fill(w, N * TOP_K);
+    RUN(dispatch, N, N * TOP_K, COLS, TOP_K, x, w, source, rows, AX_F64, false);
+    RUN(combine, N, N * TOP_K, 0, COLS, TOP_K, y, w, place, sums, AX_F64, false);
+    RUN(combine_grad, N, N * TOP_K, COLS, TOP_K, y, x, place, dw, AX_F64);
+    const double scaled[] = {dot(rows, y, N * TOP_K * COLS), dot(x, sums, N * COLS)};
+    const double same[] = {dot(w, dw, N * TOP_K), scaled[0]};
+    check_equal("scaled products", scaled, same, 2);
+    assert_true(fabs(scaled[0]) > 0.1);
 }
 
 /* The rows of some groups, in rounds, of which the last has no rows: each choice of these groups is in one
@@ -186,8 +195,8 @@ static void rows_of_some_groups_come_in_rounds(void **state)
             assert_true(from[r] < 0 || place[from[r]] == round * EACH + r);
             seen += from[r] >= 0;
         }
-        RUN(dispatch, N, EACH, COLS, TOP_K, x, from, rows, AX_F64);
-        RUN(combine, N, EACH, round * EACH, COLS, TOP_K, rows, place, sums, AX_F64, round > 0);
+        RUN(dispatch, N, EACH, COLS, TOP_K, x, NULL, from, rows, AX_F64, false);
+        RUN(combine, N, EACH, round * EACH, COLS, TOP_K, rows, NULL, place, sums, AX_F64, round > 0);
     }
     assert_int_equal(bounds[ROUNDS * (SOME + 1) - 1], 0);
     for (int c = 0; c < N * TOP_K; c++)
@@ -224,16 +233,16 @@ static void grouped_gemms(void **state)
                 dx_expected[r * IN + i] += expected[r * OUT + o] * w[(o * GROUPS + group_of(r)) * IN + i];
                 dw_expected[(o * GROUPS + group_of(r)) * IN + i] += expected[r * OUT + o] * x[r * IN + i];
             }
-    RUN(gemm_grouped, ROWS, OUT, IN, GROUPS, x, w, bounds_of, y, IN, GROUPS * IN, OUT, IN, AX_F64, AX_F64,
+    RUN(gemm_grouped, ROWS, OUT, IN, GROUPS, 0, x, w, bounds_of, y, IN, GROUPS * IN, OUT, IN, AX_F64, AX_F64,
         false, true, false);
     check_equal("rows", y, expected, ROWS * OUT);
-    RUN(gemm_grouped, ROWS, IN, OUT, GROUPS, y, w, bounds_of, dx, OUT, GROUPS * IN, IN, IN, AX_F64, AX_F64,
+    RUN(gemm_grouped, ROWS, IN, OUT, GROUPS, 0, y, w, bounds_of, dx, OUT, GROUPS * IN, IN, IN, AX_F64, AX_F64,
         false, false, false);
     check_equal("gradient of rows", dx, dx_expected, ROWS * IN);
-    RUN(gemm_grouped, OUT, IN, ROWS, GROUPS, y, x, bounds_of, dw, OUT, IN, GROUPS * IN, IN, AX_F64, AX_F64,
+    RUN(gemm_grouped, OUT, IN, ROWS, GROUPS, 0, y, x, bounds_of, dw, OUT, IN, GROUPS * IN, IN, AX_F64, AX_F64,
         true, false, true);
     check_equal("gradient of matrices", dw, dw_expected, OUT * GROUPS * IN);
-    RUN(gemm_grouped, OUT, IN, ROWS, GROUPS, y, x, bounds_of, dw, OUT, IN, GROUPS * IN, IN, AX_F64, AX_F64,
+    RUN(gemm_grouped, OUT, IN, ROWS, GROUPS, 0, y, x, bounds_of, dw, OUT, IN, GROUPS * IN, IN, AX_F64, AX_F64,
         true, false, false);
     for (int o = 0; o < OUT; o++)
         for (int i = 0; i < IN; i++)

@@ -26,6 +26,7 @@ static eq_run on_grid(eq_run serial, ax_grid_size grid, int zero, int index)
     serial.parallel.expert_room = index % 3 ? 1 : 0;
     serial.recompute = index % 2;
     serial.parallel.keep_results = index % 4 == 3;
+    serial.parallel.overlap.dtd = index / 4 % 2;
     return eq_do(serial);
 }
 

@@ -75,6 +75,13 @@ static void stages_of_one_rank(void **state)
          .recompute = 1,
          .compute = AX_BF16,
          .family = PIPE_EXPERTS},
+        {.grid = {{1, 1, 1, 2, 2, 2}},
+         .schedule = MESSAGE,
+         .micro_batches = 4,
+         .postpone = 1,
+         .compute = AX_F32,
+         .family = PIPE_EXPERTS,
+         .capacity = 1},
     };
     check_setups(all, AX_COUNT(all));
 }

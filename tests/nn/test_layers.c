@@ -62,7 +62,7 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
     double worst;
     bool overlap = zero != 2;
     ax_parallel parallel = {.zero = zero,
-                            .overlap = {.oar = overlap, .ors = overlap, .oag = overlap},
+                            .overlap = {.oar = overlap, .ors = overlap, .oag = overlap, .dtd = overlap},
                             .weight_cache = zero == 3 ? 1 << 20 : 0,
                             .keep_results = zero % 3,
                             .expert_room = zero % 2};

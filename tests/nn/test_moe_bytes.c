@@ -9,7 +9,12 @@
  * is split along x, all-gather of the tokens and reduce-scatter of the result, each e · (x-1)/x · S/y, and
  * all-gather of the rank's own part, (x-1)/x · S/y backward   the same with gradients: the reduce-scatter of
  * (e-1) · n · top_k numbers along data.exp in place of choices and weights, and their all-reduce along x and
- * y together */
+ * y together
+ *
+ * With a capacity, if e > 1, S is the bytes of [experts, samples, places, width] on a rank:
+ *   forward    along data.exp: two all-to-alls, each (e-1)/e · S/(xy), without overlap.dtd (e-1)/e · S
+ *              along x and y: three times (two times without overlap.dtd) (x-1)/x · S and (y-1)/y · S/x;
+ * along y also the all-gather of the tokens backward   the same */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -20,22 +25,24 @@
 
 #include <cmocka.h>
 
-enum { WIDTH = 24, ROWS = 8, T = 3 };
+enum { WIDTH = 24, ROWS = 8, T = 3, LONG = 8 };
 
 typedef struct moe_case {
     ax_grid_size grid;
     int64_t ffn, experts, top_k;
     ax_dtype compute;
+    double capacity;
+    bool dtd;
     bool kept; /* forward runs again in backward, and does not communicate again */
 } moe_case;
 
-static ax_status run_layer(ax_ctx *ctx, ax_layer *net)
+static ax_status run_layer(ax_ctx *ctx, ax_layer *net, int64_t tokens)
 {
     ax_param_set *set;
     ax_frame *frame;
     ax_tensor x, y, dx;
     ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
-    ax_tensor like = ax_tensor_make(ctx->compute, 3, (int64_t[]){ROWS, T, WIDTH}, NULL, &layout);
+    ax_tensor like = ax_tensor_make(ctx->compute, 3, (int64_t[]){ROWS, tokens, WIDTH}, NULL, &layout);
     AX_TRY(ax_layer_param_set(net, 0, &set));
     AX_TRY(ax_param_set_init(set));
     AX_TRY(ax_frame_create(ctx, 1 << 20, &frame));
@@ -58,6 +65,20 @@ static ax_status expect(const ax_grid *grid, const char *where, ax_axisset axes,
     AX_CHECK(have == want, AX_ERR_INTERNAL, "%lld bytes went along %s, the closed form says %lld",
              (long long)have, where, (long long)want);
     return AX_OK;
+}
+
+/* Every expert has a place for each of LONG tokens. */
+static ax_status compare_exchange(const ax_grid *grid, const moe_case *c)
+{
+    const int x = c->grid.of[AX_X], y = c->grid.of[AX_Y], e = ax_grid_size_along(c->grid, AX_SIZE_EXPERT);
+    const int64_t tokens = ROWS / c->grid.of[AX_DATA] * LONG * WIDTH * (int64_t)ax_dtype_size(c->compute),
+                  places = c->experts * tokens, times = 2 * (c->dtd ? 3 : 2);
+    AX_TRY(expect(grid, "data.exp", ax_grid_atoms(grid, 1u << ax_grid_experts(grid)->minor),
+                  4 * (e - 1) * places / e / (c->dtd ? x * y : 1)));
+    AX_TRY(expect(grid, "x", 1u << AX_X, x > 1 ? times * (x - 1) * places / x : 0));
+    AX_TRY(expect(grid, "y", 1u << AX_Y,
+                  y > 1 ? times * (y - 1) * places / (x * y) + 2 * (y - 1) * tokens / y : 0));
+    return expect(grid, "x and y", 1u << AX_X | 1u << AX_Y, 0);
 }
 
 static ax_status compare(const ax_grid *grid, const moe_case *c)
@@ -83,6 +104,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     const moe_case *c = arg;
     ax_ctx *ctx;
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
+    ctx->parallel.overlap.dtd = c->dtd;
     ctx->parallel.keep_results = c->kept;
     ax_layer *net = ax_moe(ctx, "m",
                            &(ax_moe_config){.width = WIDTH,
@@ -91,12 +113,13 @@ static ax_status run_rank(ax_comm *world, void *arg)
                                             .top_k = c->top_k,
                                             .activation = AX_SILU,
                                             .init_std = 0.1,
-                                            .down_init_std = 0.1});
+                                            .down_init_std = 0.1,
+                                            .capacity = c->capacity});
     if (net && c->kept)
         net = ax_recompute(ctx, "again", net);
-    ax_status status = net ? run_layer(ctx, net) : ax_error_status();
+    ax_status status = net ? run_layer(ctx, net, c->capacity > 0 ? LONG : T) : ax_error_status();
     if (status == AX_OK)
-        status = compare(ctx->grid, c);
+        status = c->capacity > 0 ? compare_exchange(ctx->grid, c) : compare(ctx->grid, c);
     ax_layer_destroy(&net);
     ax_ctx_destroy(&ctx);
     return status;
@@ -129,8 +152,28 @@ static void experts_send_the_bytes_of_the_closed_forms(void **state)
             }
 }
 
+static void places_send_the_bytes_of_the_closed_forms(void **state)
+{
+    (void)state;
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 4, 2}}, {{1, 1, 1, 1, 4, 4}}, {{2, 1, 1, 1, 4, 4}},
+                                         {{1, 2, 1, 1, 4, 2}}, {{2, 2, 1, 1, 2, 2}}, {{1, 4, 1, 1, 2, 2}}};
+    for (size_t g = 0; g < 2 * AX_COUNT(grids); g++) {
+        moe_case c = {.grid = grids[g / 2],
+                      .ffn = 7,
+                      .experts = 4,
+                      .top_k = 2,
+                      .compute = g % 3 ? AX_F32 : AX_BF16,
+                      .capacity = 2,
+                      .dtd = g % 2,
+                      .kept = g / 2 % 2};
+        if (ax_comm_threads_run(grid_ranks(c.grid), run_rank, &c) != AX_OK)
+            fail_msg("grid %zu, dtd %d: %s", g / 2, c.dtd, ax_error_message());
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_send_the_bytes_of_the_closed_forms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_send_the_bytes_of_the_closed_forms),
+                                       cmocka_unit_test(places_send_the_bytes_of_the_closed_forms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

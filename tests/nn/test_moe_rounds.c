@@ -18,12 +18,15 @@ enum { VALUES = 2 * TOKENS * WIDTH + EXPERTS * WIDTH * (1 + 3 * FFN) };
 typedef struct moe_case {
     ax_grid_size grid;
     int64_t top_k;
-    int first;     /* every token chooses the experts from this one on */
-    double room;   /* ax_parallel.expert_room */
+    int first;   /* every token chooses the experts from this one on */
+    double room; /* ax_parallel.expert_room */
+    double capacity;
+    bool dtd;      /* ax_parallel.overlap.dtd */
     double *value; /* result: output, input gradient and gradients of the parameters, on rank 0 */
 } moe_case;
 
-static ax_layer *make_layer(ax_ctx *ctx, int64_t width, int64_t ffn, int64_t experts, int64_t top_k)
+static ax_layer *make_layer(ax_ctx *ctx, int64_t width, int64_t ffn, int64_t experts, int64_t top_k,
+                            double capacity)
 {
     return ax_moe(ctx, "m",
                   &(ax_moe_config){.width = width,
@@ -33,7 +36,8 @@ static ax_layer *make_layer(ax_ctx *ctx, int64_t width, int64_t ffn, int64_t exp
                                    .renormalize = true,
                                    .activation = AX_SILU,
                                    .init_std = 0.5,
-                                   .down_init_std = 0.5});
+                                   .down_init_std = 0.5,
+                                   .capacity = capacity});
 }
 
 /* Makes the router, of which each rank has all, prefer experts from `first` on: tokens are positive. */
@@ -90,7 +94,8 @@ static ax_status run_rank(ax_comm *world, void *arg)
     AX_TRY(ax_calloc(VALUES, sizeof *out, &out));
     AX_TRY(ax_ctx_create(world, c->grid, "ref", 1, AX_F64, 1, &ctx));
     ctx->parallel.expert_room = c->room;
-    ax_layer *net = make_layer(ctx, WIDTH, FFN, EXPERTS, c->top_k);
+    ctx->parallel.overlap.dtd = c->dtd;
+    ax_layer *net = make_layer(ctx, WIDTH, FFN, EXPERTS, c->top_k, c->capacity);
     ax_status status = net ? run_layer(ctx, net, c, out) : ax_error_status();
     for (int i = 0; i < VALUES && ax_comm_rank(world) == 0; i++)
         c->value[i] = out[i];
@@ -106,27 +111,55 @@ static void run(moe_case c)
         fail_msg("top %d from %d on: %s", (int)c.top_k, c.first, ax_error_message());
 }
 
-/* All tokens choose the last experts, or the first ones: those of one rank. Sums of at most TOKENS terms of
- * order one are in another order than on one rank. */
-static void one_rank_may_get_all_rows(void **state)
+/* Compares with one rank, whatever the memory for rows is; with a capacity, whatever ranks send. */
+static void compare_with_one_rank(double capacity)
 {
-    (void)state;
     static double one[VALUES], many[VALUES];
     static const ax_grid_size grids[] = {{{1, 1, 1, 1, 3, 3}}, {{1, 1, 1, 1, 4, 2}}, {{2, 1, 1, 1, 2, 2}}};
     for (int top_k = 1; top_k <= 2; top_k++)
         for (int first = 0; first < EXPERTS; first += EXPERTS - top_k) {
-            run((moe_case){.grid = {{1}}, .top_k = top_k, .first = first, .value = one});
+            run((moe_case){
+                .grid = {{1}}, .top_k = top_k, .first = first, .capacity = capacity, .value = one});
             for (size_t g = 0; g < 2 * AX_COUNT(grids); g++) {
                 run((moe_case){.grid = grids[g / 2],
                                .top_k = top_k,
                                .first = first,
                                .room = g % 2 ? 1 : 1e3,
+                               .capacity = capacity,
+                               .dtd = g % 2,
                                .value = many});
                 for (int i = 0; i < VALUES; i++)
                     if (!(fabs(many[i] - one[i]) <= 1e-12))
                         fail_msg("grid %zu, top %d from %d on: value %d is %g, not %g", g / 2, top_k, first,
                                  i, many[i], one[i]);
             }
+        }
+}
+
+/* All tokens choose the last experts, or the first ones: those of one rank. Sums of at most TOKENS terms of
+ * order one are in another order than on one rank. With a capacity of 2 one or two of the three tokens of a
+ * sample have places. */
+static void one_rank_may_get_all_rows(void **state)
+{
+    (void)state;
+    compare_with_one_rank(0);
+    compare_with_one_rank(2);
+}
+
+static void dropping_duplicates_changes_no_bit(void **state)
+{
+    (void)state;
+    static double all[VALUES], parts[VALUES];
+    static const ax_grid_size grids[] = {
+        {{2, 1, 1, 1, 2, 2}}, {{2, 2, 1, 1, 2, 2}}, {{1, 3, 1, 1, 2, 2}}, {{2, 1, 1, 1, 4, 4}}};
+    for (size_t g = 0; g < AX_COUNT(grids); g++)
+        for (int top_k = 1; top_k <= 2; top_k++) {
+            moe_case c = {.grid = grids[g], .top_k = top_k, .first = 1, .capacity = 3, .value = all};
+            run(c);
+            c.dtd = true;
+            c.value = parts;
+            run(c);
+            assert_memory_equal(parts, all, sizeof all);
         }
 }
 
@@ -153,7 +186,7 @@ static void experts_take_the_memory_of_their_replicas(void **state)
             assert_int_equal(ax_ctx_create_dry(0, data, (ax_grid_size){{1, 1, 1, 1, data, expert}}, AX_BF16,
                                                &parallel, &ctx),
                              AX_OK);
-            ax_layer *net = make_layer(ctx, WIDE, INNER, experts, 2);
+            ax_layer *net = make_layer(ctx, WIDE, INNER, experts, 2, 0);
             assert_non_null(net);
             assert_int_equal(ax_layer_param_set(net, 2, &set), AX_OK);
             size_t held = 0;
@@ -172,6 +205,7 @@ static void experts_take_the_memory_of_their_replicas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_may_get_all_rows),
+                                       cmocka_unit_test(dropping_duplicates_changes_no_bit),
                                        cmocka_unit_test(experts_take_the_memory_of_their_replicas)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,10 @@ bool kc_build_admit(kernel_case *c, int index)
     for (int64_t i = 0; i < n && ids; i++)
         ids[i] = is_padding(i, ax_max(size[0], 1), index) ? -1 : (int32_t)i;
     put_choices(c, RAW(choice, KC_INOUT, AX_I32, n * a->top_k, 0), n, a->experts, a->top_k);
+    if (index % 2 == 0)
+        RAW(place, KC_OUT, AX_I32, n * a->top_k, 0);
+    if (index % 4 == 0)
+        RAW(source, KC_OUT, AX_I32, a->samples * a->experts * a->capacity, 0);
     return true;
 }
 
@@ -244,12 +248,16 @@ bool kc_build_dispatch(kernel_case *c, int index)
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->n, &a->cols))
         return false;
     a->top_k = 1 + index % 3;
-    kc_name(c, " %dx%d, %d each", (int)a->n, (int)a->cols, (int)a->top_k);
+    a->zeros = index % 8 > 5;
+    kc_name(c, " %dx%d, %d each%s%s", (int)a->n, (int)a->cols, (int)a->top_k, a->zeros ? ", zeros" : "",
+            index % 2 ? ", scaled" : "");
     DTYPE(dtype, c->dtype);
     IN(x, c->dtype, a->n * a->cols);
     a->rows = a->n * a->top_k;
     shuffle(c, RAW(source, KC_IN, AX_I32, a->rows, 0), a->rows, index % 4 > 1);
-    OUT(y, c->dtype, a->rows * a->cols, 0);
+    if (index % 2)
+        IN(scale, ACCUM, a->n * a->top_k);
+    OUT(y, c->dtype, a->rows * a->cols, index % 2);
     return true;
 }
 
@@ -283,10 +291,28 @@ bool kc_build_combine(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     IN(x, c->dtype, a->rows * a->cols);
     shuffle(c, RAW(place, KC_IN, AX_I32, a->n * a->top_k, 0), a->n * a->top_k, some);
+    if (index % 4 > 1)
+        IN(scale, ACCUM, a->n * a->top_k);
     if (some)
-        INOUT(y, c->dtype, a->n * a->cols, (double)a->top_k + 1);
+        INOUT(y, c->dtype, a->n * a->cols, 2 * (double)a->top_k + 1);
     else
-        OUT(y, c->dtype, a->n * a->cols, (double)a->top_k);
+        OUT(y, c->dtype, a->n * a->cols, 2 * (double)a->top_k);
+    return true;
+}
+
+bool kc_build_combine_grad(kernel_case *c, int index)
+{
+    ARGS(combine_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->n, &a->cols))
+        return false;
+    a->top_k = 1 + index % 4;
+    a->rows = a->n * a->top_k;
+    kc_name(c, " %dx%d, %d each", (int)a->n, (int)a->cols, (int)a->top_k);
+    DTYPE(dtype, c->dtype);
+    IN(x, c->dtype, a->rows * a->cols);
+    IN(dy, c->dtype, a->n * a->cols);
+    shuffle(c, RAW(place, KC_IN, AX_I32, a->rows, 0), a->rows, index % 2);
+    OUT(dscale, ACCUM, a->rows, (double)a->cols + 1);
     return true;
 }
 
@@ -341,7 +367,10 @@ bool kc_build_gemm_grouped(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, out);
     const int64_t idle = way % 4 == 3 ? rows / 4 : 0; /* rows of no group */
-    put_bounds(c, RAW(bounds, KC_IN, AX_I32, groups + 1, 0), rows - idle, groups, spread);
+    if (way % 4 == 1)                                 /* equal groups */
+        a->each = rows / groups;
+    else
+        put_bounds(c, RAW(bounds, KC_IN, AX_I32, groups + 1, 0), rows - idle, groups, spread);
     const int64_t matrices = groups * high * wide;
     IN(a, c->dtype, rows * a->lda);
     IN(b, c->dtype, a->trans_a ? rows * a->ldb : matrices);

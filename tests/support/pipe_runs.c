@@ -322,8 +322,14 @@ static ax_status make_config(const pipe_setup *s, ax_model_config *out)
         out->activation = AX_SILU;
     }
     if (s->family == PIPE_EXPERTS)
-        out->experts = (ax_model_experts){
-            .n = 5, .top_k = 2, .ffn = 9, .renormalize = true, .step = 2, .balance = 0.1, .z_loss = 0.1};
+        out->experts = (ax_model_experts){.n = 5,
+                                          .top_k = 2,
+                                          .ffn = 9,
+                                          .renormalize = true,
+                                          .step = 2,
+                                          .balance = 0.1,
+                                          .z_loss = 0.1,
+                                          .capacity = s->capacity};
     if (s->family >= PIPE_QWEN3) {
         out->heads = 4;
         out->kv_heads = 2;
@@ -559,6 +565,11 @@ const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS] = {
     {.grid = {{2, 1, 1, 4, 1}}, .micro_batches = 5, .compute = AX_F32, .family = PIPE_QWEN3},
     {.grid = {{1, 1, 1, 2, 2}}, .schedule = INTERLEAVED, .micro_batches = 6, .compute = AX_F32},
     {.grid = {{1, 1, 1, 2, 4, 2}}, .zero = 1, .micro_batches = 6, .compute = AX_F32, .family = PIPE_EXPERTS},
+    {.grid = {{1, 1, 1, 2, 4, 4}},
+     .micro_batches = 6,
+     .compute = AX_F32,
+     .family = PIPE_EXPERTS,
+     .capacity = 1},
 };
 
 /* Fails unless the ranks of each group ran their tasks in the same order. */

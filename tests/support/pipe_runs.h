@@ -30,6 +30,7 @@ typedef struct pipe_setup {
     bool lazy;     /* the communicator of lazy_create */
     uint64_t late; /* the communicator of lazy_create_late with this seed; 0: not */
     pipe_family family;
+    double capacity;      /* of experts */
     const char *device;   /* NULL: "cpu" */
     const int64_t *cut;   /* NULL: balanced */
     const char *strategy; /* NULL: "axonn" */
@@ -88,7 +89,7 @@ void pipe_check(const pipe_setup *s);
 
 /* Setups whose tasks are ordered by arrival, on stages of one and of several ranks. The caller sets `slack`.
  */
-enum { PIPE_LATE_SETUPS = 10 };
+enum { PIPE_LATE_SETUPS = 11 };
 extern const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS];
 
 /* Runs a setup once for each of `seeds` seeds, from `seed` on, which say how late each message arrives.

@@ -323,7 +323,7 @@ void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 /* Kernels without SIMD (plain.c, masked.c). Work items are elements for fill and copy, rows for the others.
  */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_compress, ax_cpu_expand, ax_cpu_route,
-    ax_cpu_admit, ax_cpu_route_stats, ax_cpu_route_grad, ax_cpu_dispatch, ax_cpu_scatter;
+    ax_cpu_admit, ax_cpu_route_stats, ax_cpu_route_grad, ax_cpu_scatter;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);

@@ -1,5 +1,5 @@
 /* Kernels of mixtures of experts without SIMD: the router, whose arrays are small beside those of the
- * experts, and the copies of dispatch and scatter. Work items are tokens or rows; route_stats is one item, so
+ * experts, and the copies of scatter. Work items are tokens, samples or rows; route_stats is one item, so
  * that its sums have one order. */
 #include "dev/cpu/cpu.h"
 
@@ -60,10 +60,20 @@ static bool counts(const int32_t *ids, int64_t i) { return !ids || ids[i] >= 0; 
 static void admit_sample(const ax_admit_args *a, int64_t s, int64_t *used)
 {
     memset(used, 0, (size_t)a->experts * sizeof *used);
+    for (int64_t e = 0; a->source && e < a->experts; e++)
+        memset(a->source + (e * a->samples + s) * a->capacity, -1, (size_t)a->capacity * sizeof *a->source);
     for (int64_t i = s * a->tokens; i < (s + 1) * a->tokens; i++)
-        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++)
-            if (!counts(a->ids, i) || used[a->choice[j]]++ >= a->capacity)
+        for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
+            const int64_t e = a->choice[j], row = (e * a->samples + s) * a->capacity + used[e];
+            const bool fits = counts(a->ids, i) && used[e] < a->capacity;
+            used[e] += fits;
+            if (a->place)
+                a->place[j] = fits ? (int32_t)row : -1;
+            if (a->source && fits)
+                a->source[row] = (int32_t)j;
+            if (!fits)
                 a->choice[j] = ~a->choice[j];
+        }
 }
 
 void ax_cpu_admit(const void *args, int64_t lo, int64_t hi, void *scratch)
@@ -165,17 +175,6 @@ void ax_cpu_route_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
                         extra ? 2 * (float)a->z * per_token * lse[i] : 0);
         store(a->dtype, a->dlogits, i * E, dp, E);
     }
-}
-
-void ax_cpu_dispatch(const void *args, int64_t lo, int64_t hi, void *scratch)
-{
-    const ax_dispatch_args *a = args;
-    const size_t bytes = (size_t)a->cols * ax_dtype_size(a->dtype);
-    (void)scratch;
-    for (int64_t r = lo; r < hi; r++)
-        if (a->source[r] >= 0)
-            memcpy((char *)a->y + (size_t)r * bytes,
-                   (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
 }
 
 void ax_cpu_scatter(const void *args, int64_t lo, int64_t hi, void *scratch)

@@ -165,7 +165,19 @@ static ax_status route_grad(ax_stream *stream, const void *args)
 static ax_status dispatch(ax_stream *stream, const void *args)
 {
     const ax_dispatch_args *a = args;
-    return run_items(stream, ax_cpu_dispatch, args, a->cols ? a->rows : 0, 1, (double)(a->rows * a->cols));
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_dispatch, args);
+    return run_items(stream, isa_kernel(stream, AX_K_dispatch), args, a->cols ? a->rows : 0, 1,
+                     (double)(a->rows * a->cols));
+}
+
+static ax_status combine_grad(ax_stream *stream, const void *args)
+{
+    const ax_combine_grad_args *a = args;
+    const int64_t n = a->n * a->top_k;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_combine_grad, args);
+    return run_items(stream, isa_kernel(stream, AX_K_combine_grad), args, n, 1, (double)(n * a->cols));
 }
 
 static ax_status scatter(ax_stream *stream, const void *args)

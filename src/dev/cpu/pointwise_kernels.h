@@ -380,12 +380,47 @@ INLINE void combine_range(const ax_combine_args *a, int64_t lo, int64_t hi, vtyp
             for (int64_t j = i * a->top_k; j < (i + 1) * a->top_k; j++) {
                 const int64_t row = a->place[j] - a->first;
                 if (row >= 0 && row < a->rows)
-                    sum += vget(a->x, row * a->cols + c, n, type);
+                    sum += vset(a->scale ? ((const float *)a->scale)[j] : 1) *
+                           vget(a->x, row * a->cols + c, n, type);
             }
             vput(a->y, i * a->cols + c, n, type, sum);
         }
 }
 BY_DTYPE(combine)
+
+/* Work items are choices. */
+INLINE void combine_grad_range(const ax_combine_grad_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t j = lo; j < hi; j++) {
+        vf sum = vset(0);
+        for (int64_t c = 0; c < a->cols && a->place[j] >= 0; c += W) {
+            const int64_t n = ax_min(W, a->cols - c);
+            sum += vget(a->x, a->place[j] * a->cols + c, n, type) *
+                   vget(a->dy, j / a->top_k * a->cols + c, n, type);
+        }
+        ((float *)a->dscale)[j] = vsum(sum);
+    }
+}
+BY_DTYPE(combine_grad)
+
+/* Copies of tokens, times a factor of each row. Work items are rows. */
+INLINE void dispatch_range(const ax_dispatch_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        const int64_t choice = a->source[r];
+        if (choice < 0 && !a->zeros)
+            continue;
+        const vf scale = vset(choice >= 0 && a->scale ? ((const float *)a->scale)[choice] : 1);
+        for (int64_t c = 0; c < a->cols; c += W) {
+            const int64_t n = ax_min(W, a->cols - c);
+            vf x = vset(0);
+            if (choice >= 0)
+                x = scale * vget(a->x, choice / a->top_k * a->cols + c, n, type);
+            vput(a->y, r * a->cols + c, n, type, x);
+        }
+    }
+}
+BY_DTYPE(dispatch)
 
 /* ---- rotary positions ---------------------------------------------------------------------------- */
 

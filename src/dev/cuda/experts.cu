@@ -101,7 +101,8 @@ __device__ inline bool counts(const int32_t *ids, int64_t i) { return !ids || id
 __global__ void admit_choices(ax_admit_args a)
 {
     const int e = (int)(blockIdx.y * TOKENS + threadIdx.x / WARP), lane = threadIdx.x % WARP;
-    const int64_t n = a.tokens * a.top_k, first = (int64_t)blockIdx.x * n;
+    const int64_t n = a.tokens * a.top_k, first = (int64_t)blockIdx.x * n,
+                  row = (e * a.samples + (int64_t)blockIdx.x) * a.capacity;
     int64_t used = 0;
     if (e >= a.experts)
         return;
@@ -109,10 +110,18 @@ __global__ void admit_choices(ax_admit_args a)
         const int64_t c = first + i + lane;
         const bool mine = i + lane < n && a.choice[c] == e, takes = mine && counts(a.ids, c / a.top_k);
         const unsigned takers = __ballot_sync(0xffffffffu, takes);
-        if (mine && (!takes || used + __popc(takers & ((1u << lane) - 1)) >= a.capacity))
+        const int64_t at = used + __popc(takers & ((1u << lane) - 1));
+        const bool fits = takes && at < a.capacity;
+        if (mine && a.place)
+            a.place[c] = fits ? (int32_t)(row + at) : -1;
+        if (fits && a.source)
+            a.source[row + at] = (int32_t)c;
+        if (mine && !fits)
             a.choice[c] = ~e;
         used += __popc(takers);
     }
+    for (int64_t i = used + lane; i < a.capacity && a.source; i += WARP)
+        a.source[row + i] = -1;
 }
 
 /* ---- statistics ----------------------------------------------------------------------------------
@@ -332,12 +341,22 @@ __global__ void place_choices(ax_group_args a, const int *starts)
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 template <class T> struct dispatch {
+    typedef accum_t<T> A;
     ax_dispatch_args a;
     template <int N> __device__ void run(int64_t at) const
     {
-        const int64_t choice = a.source[at / a.cols];
-        if (choice >= 0)
-            store<T, N>(a.y, at, load<T, N>(a.x, choice / a.top_k * a.cols + at % a.cols));
+        const int64_t choice = a.source[at / a.cols], from = choice / a.top_k * a.cols + at % a.cols;
+        if (choice >= 0 && !a.scale)
+            store<T, N>(a.y, at, load<T, N>(a.x, from));
+        else if (choice >= 0 || a.zeros) {
+            pack<A, N> v = {};
+            if (choice >= 0)
+                v = read<T, A, N>(a.x, from);
+#pragma unroll
+            for (int e = 0; e < N && choice >= 0; e++)
+                v.v[e] *= ((const A *)a.scale)[choice];
+            write<T, A, N>(a.y, at, v);
+        }
     }
 };
 
@@ -365,13 +384,34 @@ template <class T> struct combine {
             if (row < 0 || row >= a.rows)
                 continue;
             const pack<A, N> v = read<T, A, N>(a.x, row * a.cols + c);
+            const A scale = a.scale ? ((const A *)a.scale)[j] : (A)1;
 #pragma unroll
             for (int e = 0; e < N; e++)
-                sum.v[e] += v.v[e];
+                sum.v[e] += scale * v.v[e];
         }
         write<T, A, N>(a.y, at, sum);
     }
 };
+
+/* A warp sums for each choice. */
+template <class T> struct combine_back {
+    ax_combine_grad_args a;
+};
+template <class T> __global__ void scale_back(combine_back<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_combine_grad_args &a = s.a;
+    const int64_t j = (int64_t)blockIdx.x * TOKENS + threadIdx.x / WARP;
+    if (j >= a.n * a.top_k)
+        return;
+    const int64_t row = a.place[j] * a.cols, token = j / a.top_k * a.cols;
+    A sum = 0;
+    for (int64_t c = threadIdx.x % WARP; c < a.cols && row >= 0; c += WARP)
+        sum += read<T, A, 1>(a.x, row + c).v[0] * read<T, A, 1>(a.dy, token + c).v[0];
+    sum = over_warp<plus>(sum);
+    if (threadIdx.x % WARP == 0)
+        ((A *)a.dscale)[j] = sum;
+}
 
 } // namespace
 
@@ -449,6 +489,16 @@ ax_status ax_cuda_scatter(ax_stream *stream, const void *args)
         const int N = width<T>::value;
         return each<N>(stream, a->n * a->cols, a->cols % N == 0 && a->ld % N == 0 && aligned({a->x, a->y}),
                        scatter<T>{*a});
+    });
+}
+
+ax_status ax_cuda_combine_grad(ax_stream *stream, const void *args)
+{
+    const ax_combine_grad_args *a = (const ax_combine_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, scale_back<T>, (unsigned)ax_ceil_div(a->n * a->top_k, TOKENS), BLOCK, 0,
+                   combine_back<T>{*a});
     });
 }
 

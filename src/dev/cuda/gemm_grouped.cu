@@ -1,8 +1,8 @@
-/* Grouped GEMMs, whose bounds are in device memory: cuBLASLt takes extents from the host. On tensor cores for
- * 16-bit operands whose rows can be copied 16 bytes at a time, else in tiles of 16 x 16 with one thread for
- * each element of c. A thread block computes one tile of c; it finds the group that its tile belongs to. The
- * grid has a tile more for each group than the rows of c would need without groups; thread blocks without a
- * tile end. */
+/* Grouped GEMMs, whose bounds may be in device memory: cuBLASLt takes extents from the host. On tensor cores
+ * for 16-bit operands whose rows can be copied 16 bytes at a time, else in tiles of 16 x 16 with one thread
+ * for each element of c. A thread block computes one tile of c; it finds the group that its tile belongs to.
+ * The grid has a tile more for each group than the rows of c would need without groups; thread blocks without
+ * a tile end. */
 #include "dev/cuda/mma.cuh"
 
 namespace
@@ -18,6 +18,12 @@ struct place {
     int64_t i;             /* first row of the tile in c; with trans_a in the group's matrix */
 };
 
+/* Returns where the rows of group g begin. */
+__device__ inline int bound(const ax_gemm_grouped_args &a, int64_t g)
+{
+    return a.bounds ? a.bounds[g] : (int)(g * a.each);
+}
+
 /* Finds tile number `tile` among those of all groups, each of which has `size` rows or, at its end, fewer.
  * The lanes of a warp look at WARP groups at a time; every lane gets the result. */
 __device__ inline place find_tile(const ax_gemm_grouped_args &a, int tile, int size)
@@ -26,7 +32,7 @@ __device__ inline place find_tile(const ax_gemm_grouped_args &a, int tile, int s
     const int lane = threadIdx.x % WARP;
     for (int64_t first = 0; first < a.groups; first += WARP) {
         const int64_t g = first + lane;
-        const int lo = g < a.groups ? a.bounds[g] : 0, hi = g < a.groups ? a.bounds[g + 1] : 0,
+        const int lo = g < a.groups ? bound(a, g) : 0, hi = g < a.groups ? bound(a, g + 1) : 0,
                   tiles = (hi - lo + size - 1) / size;
         int end = tiles; /* of the groups from `first` to g */
 #pragma unroll
@@ -49,7 +55,7 @@ __device__ inline place place_of(const ax_gemm_grouped_args &a, int size)
     if (!a.trans_a)
         return find_tile(a, (int)blockIdx.x, size);
     const int64_t g = blockIdx.z;
-    return {g, a.bounds[g], a.bounds[g + 1], (int64_t)blockIdx.x * size};
+    return {g, bound(a, g), bound(a, g + 1), (int64_t)blockIdx.x * size};
 }
 
 /* ---- any operands -------------------------------------------------------------------------------- */

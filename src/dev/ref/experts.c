@@ -75,16 +75,24 @@ ax_status ref_admit(ax_stream *stream, const void *args)
     const ax_admit_args *a = args;
     for (int64_t s = 0; s < a->samples; s++)
         for (int32_t e = 0; e < a->experts; e++) {
+            const int64_t first = (e * a->samples + s) * a->capacity;
             int64_t used = 0;
             for (int64_t c = s * a->tokens * a->top_k; c < (s + 1) * a->tokens * a->top_k; c++) {
                 if (a->choice[c] != e)
                     continue;
                 const bool padding = a->ids && a->ids[c / a->top_k] < 0;
-                if (padding || used == a->capacity)
-                    a->choice[c] = ~e;
-                else
+                const bool fits = !padding && used < a->capacity;
+                if (a->place)
+                    a->place[c] = fits ? (int32_t)(first + used) : -1;
+                if (a->source && fits)
+                    a->source[first + used] = (int32_t)c;
+                if (fits)
                     used++;
+                else
+                    a->choice[c] = ~e;
             }
+            for (; a->source && used < a->capacity; used++)
+                a->source[first + used] = -1;
         }
     return AX_OK;
 }
@@ -222,11 +230,20 @@ ax_status ref_dispatch(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_dispatch_args *a = args;
-    const size_t bytes = (size_t)a->cols * ax_dtype_size(a->dtype);
-    for (int64_t r = 0; r < a->rows && bytes; r++)
-        if (a->source[r] >= 0)
-            memcpy((char *)a->y + (size_t)r * bytes,
-                   (const char *)a->x + (size_t)(a->source[r] / a->top_k) * bytes, bytes);
+    double x[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++)
+        for (ref_blocks(a->cols, at, count)) {
+            const int64_t c = a->source[r];
+            const double scale = c >= 0 && a->scale ? ax_load(ax_dtype_accum(a->dtype), a->scale, c) : 1;
+            if (c < 0 && !a->zeros)
+                continue;
+            memset(x, 0, sizeof x);
+            if (c >= 0)
+                ref_read(a->dtype, a->x, c / a->top_k * a->cols + at, count, x);
+            for (int64_t i = 0; i < count; i++)
+                x[i] *= scale;
+            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+        }
     return AX_OK;
 }
 
@@ -256,12 +273,31 @@ ax_status ref_combine(ax_stream *stream, const void *args)
                 const int64_t row = a->place[j] - a->first;
                 if (row < 0 || row >= a->rows)
                     continue;
+                const double scale = a->scale ? ax_load(ax_dtype_accum(a->dtype), a->scale, j) : 1;
                 ref_read(a->dtype, a->x, row * a->cols + at, count, x);
                 for (int64_t c = 0; c < count; c++)
-                    sum[c] += x[c];
+                    sum[c] += scale * x[c];
             }
             ref_write(a->dtype, a->y, i * a->cols + at, count, sum);
         }
+    return AX_OK;
+}
+
+ax_status ref_combine_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_combine_grad_args *a = args;
+    double x[REF_BLOCK], dy[REF_BLOCK];
+    for (int64_t j = 0; j < a->n * a->top_k; j++) {
+        double sum = 0;
+        for (ref_blocks(a->place[j] < 0 ? 0 : a->cols, at, count)) {
+            ref_read(a->dtype, a->x, a->place[j] * a->cols + at, count, x);
+            ref_read(a->dtype, a->dy, j / a->top_k * a->cols + at, count, dy);
+            for (int64_t c = 0; c < count; c++)
+                sum += x[c] * dy[c];
+        }
+        ax_store(ax_dtype_accum(a->dtype), a->dscale, j, sum);
+    }
     return AX_OK;
 }
 

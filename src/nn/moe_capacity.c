@@ -111,8 +111,7 @@ static ax_groups groups_of(const experts *e)
                        .rounds = 1};
 }
 
-/* Multiplies rows by the matrices of n parameters: each x by its own, into one `out` if `sums`, else each
- * into its own. */
+/* Multiplies rows by the matrices of a parameter. */
 static ax_status multiply(const experts *e, const char *spec, const ax_tensor *x, int param, ax_tensor *out)
 {
     const ax_groups groups = groups_of(e);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs tasks of lm-eval (EleutherAI's lm-evaluation-harness, PyPI) on models with the axonn program: registers the model
 class `axonn`, and starts lm-eval's own command line. All requests for log-likelihoods of a task are one call of
-`axonn eval --pairs`, on any grid.
+`axonn eval --pairs`, all requests for texts one of `axonn generate --prompts`, on any grid.
 
 Needs lm-eval and transformers, whose tokenizer makes the tokens, so that they are those of lm-eval's class `hf`.
 Usage:  python3 bench/lm_eval_axonn.py run --model axonn --model_args pretrained=DIR[,axonn=PROGRAM][,flags=WORDS] \\
@@ -84,21 +84,25 @@ class AxonnLM(TemplateLM):
         return [sum(next(scores)[0] for _part in parts) for parts in windows]
 
     def generate_until(self, requests, **_others):
-        """Greedy texts, one call each."""
-        return [self.generate(*request.args) for request in requests]
+        """Greedy texts, all in one call."""
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, texts = (pathlib.Path(folder) / name for name in ("prompts.jsonl", "texts.jsonl"))
+            with prompts.open("w") as out:
+                for number, request in enumerate(requests):
+                    out.write(json.dumps({"id": number, **self.prompt(*request.args)}) + "\n")
+            self.call("generate", "--prompts", prompts, "--out", texts, "--temperature", "0")
+            with texts.open() as lines:
+                next(lines)  # the settings
+                rows = {row["id"]: row["text"] for row in map(json.loads, lines)}
+        return [rows[number] for number in range(len(requests))]
 
-    def generate(self, context, settings):
-        most = settings.get("max_gen_toks", 256)
-        until = settings.get("until") or []
-        ids = self.tok_encode(context)[-(self.max_length - most):]
+    def prompt(self, context, settings):
         if settings.get("do_sample") or settings.get("temperature"):
             raise ValueError("only greedy generation: do_sample false, temperature 0")
-        row = json.loads(self.call("generate", "--tokens", ",".join(map(str, ids)), "--max-tokens", str(most),
-                                   "--temperature", "0", "--json").splitlines()[-1])
-        text = row["text"]
-        for stop in [until] if isinstance(until, str) else until:
-            text = text.partition(stop)[0] if stop else text
-        return text
+        most = settings.get("max_gen_toks", 256)
+        until = settings.get("until") or []
+        return {"tokens": self.tok_encode(context)[-(self.max_length - most):], "max_tokens": most,
+                "until": [stop for stop in ([until] if isinstance(until, str) else until) if stop]}
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ static void configurations_are_refused(void **state)
                "train.steps=50");
     ends(2, "--template: give it only together with --chat",
          AXONN " generate run --prompt x --template alpaca");
-    ends(2, "give only one of --prompt, --tokens, --chat and --messages",
+    ends(2, "give only one of --prompt, --tokens, --chat, --messages and --prompts",
          AXONN " generate run --chat --messages m.json </dev/null");
     put("bad.json", "{\"prompt\": 3}");
     ends(4, "standard input: turn 1: \"prompt\" must be a string or a list of texts, but is an integer",

@@ -33,7 +33,7 @@ static json_t *json_line(const char *fmt, ...)
     va_end(args);
     ax_buf out = {0};
     int code = shell(command, &out);
-    json_t *object = json_loads(out.data, 0, NULL);
+    json_t *object = json_loads(out.data, JSON_ALLOW_NUL, NULL);
     if (code || !json_is_object(object) || strchr(out.data, '\n') != out.data + out.size - 1)
         fail_msg("%s: exit code %d, printed:\n%s", command, code, out.data);
     ax_buf_fini(&out);
@@ -272,7 +272,7 @@ static void prompts_are_encoded_as_text(void **state)
                   " generate run --tokens 1 --temperature 1000 --seed 1 --max-tokens 14 --ignore-end --json");
     assert_contains(json_string_value(json_object_get(o, "text")), "\xef\xbf\xbd");
     json_decref(o);
-    fails(2, "give only one of --prompt, --tokens, --chat and --messages",
+    fails(2, "give only one of --prompt, --tokens, --chat, --messages and --prompts",
           AXONN " generate run --prompt x --tokens 1");
     fails(2, "no tokenizer.json: give the prompt with --tokens", AXONN " generate " GOLDEN " --prompt x");
     fails(2, "no end-of-text token", AXONN " generate " GOLDEN " </dev/null");

@@ -372,11 +372,13 @@ typedef ax_status ax_take_continued_fn(void *user, const ax_continued *one);
 
 /* Continues n prompts, `batch` texts at a time on the ranks of each coordinate along data, and calls `take`
  * on all ranks for each text as soon as it has ended; an error of `take` on any rank ends the call. A text
- * begins when another has ended. It has the same tokens, on one grid and device, whatever the batch, the
- * other prompts and their order are; ax_text has other kernels for a text alone, and so may draw other tokens
- * where a random number falls within rounding of a boundary. All ranks have the same prompts. AX_ERR_USAGE: a
- * prompt leaves no position for a token. AX_ERR_MEMORY: the message names the largest batch that fits. The
- * context's strategy is ax_strategy_inference. Collective along the world. */
+ * begins when another has ended. On CPUs it has the same tokens, on one grid, whatever the batch, the other
+ * prompts and their order are (kernels of GPUs divide their work by the size of the batch); ax_text has other
+ * kernels for a text alone, and so may draw other tokens where a random number falls within rounding of a
+ * boundary. All ranks have the same prompts. AX_ERR_USAGE: a prompt leaves no position for a token.
+ * AX_ERR_MEMORY: the message names the largest batch that fits. The context's strategy is
+ * ax_strategy_generation, with which the ranks of each coordinate along data have slots of their own, or
+ * ax_strategy_inference, with which all ranks share them. Collective along the world. */
 AX_MUST_CHECK ax_status ax_prompts_continue(ax_ctx *ctx, const ax_pretrained *model,
                                             const ax_text_options *options, const ax_prompt *prompts,
                                             size_t n, int64_t batch, ax_take_continued_fn *take, void *user);

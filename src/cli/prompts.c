@@ -92,6 +92,12 @@ static ax_status read_prompt(reader *r)
     if (given != 1)
         return FAULT(r, "one of \"prompt\", \"tokens\" and \"messages\" must be there, not %zu", given);
     AX_TRY(read[which](r, json_object_get(r->record->object, reads[which])));
+    for (size_t i = 0; i < r->ids.size; i++)
+        if (r->ids.data[i] >= r->source->model->config.vocab)
+            return FAULT(r,
+                         "a token of the prompt has the id %d, but the model's vocabulary has the ids 0 to "
+                         "%lld: use the model's own tokenizer",
+                         r->ids.data[i], (long long)r->source->model->config.vocab - 1);
     if ((int64_t)r->ids.size >= positions)
         return FAULT(r, "a prompt of %zu tokens leaves no room in the model's %lld positions: shorten it",
                      r->ids.size, (long long)positions);
@@ -168,6 +174,11 @@ void prompts_hash(const prompt_list *p, char out[17])
 {
     uint64_t hash = XXH3_64bits(p->sent.data, p->sent.size * sizeof *p->sent.data);
     hash = XXH3_64bits_withSeed(p->texts.data ? p->texts.data : "", p->texts.size, hash);
+    for (size_t i = 0; i < p->records.n; i++) {
+        const cli_record *record = &p->records.record[i];
+        hash = XXH3_64bits_withSeed(record->id, strlen(record->id) + 1, hash);
+        hash = XXH3_64bits_withSeed(record->rest, strlen(record->rest) + 1, hash);
+    }
     snprintf(out, 17, "%016llx", (unsigned long long)hash);
 }
 

@@ -30,7 +30,7 @@ typedef struct prompt_list {
 
 /* Reads a file of prompts, and finds all that is wrong in it. Called on rank 0. */
 ax_status prompts_read(const prompt_source *source, prompt_list *out);
-/* Prints a hash of the prompts as 16 hexadecimal digits. */
+/* Prints a hash of the prompts, their ids and their other members as 16 hexadecimal digits. Rank 0. */
 void prompts_hash(const prompt_list *prompts, char out[17]);
 /* Marks a sample as done. Returns false if it is already, or if the prompt has fewer samples. */
 bool prompts_mark(prompt_list *prompts, size_t prompt, int64_t sample);
@@ -53,6 +53,8 @@ typedef struct text_file {
 ax_status text_file_open(const char *path, json_t *settings, prompt_list *prompts, text_file *out);
 /* Appends a text. `said`: the model has a tokenizer, else its text is null. */
 ax_status text_file_add(text_file *file, const ax_continued *one, bool said);
+/* Makes sure that all texts are on the disk, and closes the file. */
+ax_status text_file_end(text_file *file);
 void text_file_close(text_file *file);
 
 /* What axonn generate --prompts does. */

@@ -23,6 +23,14 @@ static json_t *list_of_stops(const ax_text_options *o)
     return list;
 }
 
+static json_t *list_of_ends(const ax_pretrained *model)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < model->ends.size; i++)
+        json_array_append_new(list, json_integer(model->ends.data[i]));
+    return list;
+}
+
 static json_t *list_of_strings(const ax_strings *strings)
 {
     json_t *list = json_array();
@@ -42,14 +50,14 @@ static ax_status describe(const running *r, json_t **out)
     if (model->adapter)
         AX_TRY(ax_st_checksum(model->adapter, adapter));
     prompts_hash(&r->prompts, prompts);
-    *out = json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o, s:o, s:b, s:b, s:s, s:s, s:s}",
-                     "weights", weights, "adapter", adapter, "prompts", prompts, "seed", (json_int_t)o->seed,
-                     "max_tokens", (json_int_t)o->max_tokens, "temperature", o->how.temperature, "top_k",
-                     (json_int_t)o->how.top_k, "top_p", o->how.top_p, "min_p", o->how.min_p,
-                     "repetition_penalty", o->how.repetition_penalty, "stop", list_of_stops(o), "until",
-                     list_of_strings(o->until), "braces", o->braces, "ignore_end", o->ignore_end, "template",
-                     template ? ax_chat_name(template) : "", "precision", r->run->common->precision, "device",
-                     r->run->common->device);
+    *out = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:b, s:b, s:s, s:s, s:s}",
+        "weights", weights, "adapter", adapter, "prompts", prompts, "seed", (json_int_t)o->seed, "max_tokens",
+        (json_int_t)o->max_tokens, "temperature", o->how.temperature, "top_k", (json_int_t)o->how.top_k,
+        "top_p", o->how.top_p, "min_p", o->how.min_p, "repetition_penalty", o->how.repetition_penalty, "stop",
+        list_of_stops(o), "ends", list_of_ends(model), "until", list_of_strings(o->until), "braces",
+        o->braces, "ignore_end", o->ignore_end, "template", template ? ax_chat_name(template) : "",
+        "precision", r->run->common->precision, "device", r->run->common->device);
     return AX_OK;
 }
 
@@ -90,6 +98,12 @@ static ax_status report(const running *r, double seconds)
     return cli_print(line, (size_t)n);
 }
 
+static ax_status finish(running *r, double seconds)
+{
+    AX_TRY(text_file_end(&r->file));
+    return report(r, seconds);
+}
+
 ax_status prompts_run(const opened_model *opened, const prompt_run *run)
 {
     running r = {.m = opened, .run = run};
@@ -103,7 +117,7 @@ ax_status prompts_run(const opened_model *opened, const prompt_run *run)
                                      run->batch, take, &r);
     cli_progress_end(&r.progress);
     if (status == AX_OK)
-        status = ax_comm_agree(opened->world, opened->first ? report(&r, ax_now() - start) : AX_OK);
+        status = ax_comm_agree(opened->world, opened->first ? finish(&r, ax_now() - start) : AX_OK);
     text_file_close(&r.file);
     prompts_fini(&r.prompts);
     return status;

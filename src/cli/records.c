@@ -146,7 +146,7 @@ static ax_status add_record(cli_records *r, const ax_json_place *place, const ch
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-static bool is_blank(const char *text, size_t n) { return strspn(text, " \t\r\n") >= n; }
+static bool is_blank(const char *line, size_t n) { return strspn(line, " \t\r") >= n; }
 
 static ax_status read_lines(cli_records *r, const char *text, size_t size, const char *const *reads,
                             const char *const *writes)
@@ -168,8 +168,10 @@ static const char *skip_value(const char *at)
     int depth = 0;
     for (bool string = false;; at++) {
         if (string) {
-            at += *at == '\\';
-            string = *at != '"';
+            if (*at == '\\')
+                at++;
+            else
+                string = *at != '"';
         } else if (*at == '"') {
             string = true;
         } else if (*at == '[' || *at == '{') {

@@ -45,6 +45,15 @@ static ax_status name_differences(const json_t *theirs, json_t *ours, ax_buf *ou
     return AX_OK;
 }
 
+static ax_status refuse_file(const text_file *f)
+{
+    return ax_fail(
+        AX_ERR_DATA,
+        "%s exists, and its first line is not that of a file of axonn generate --prompts: give another "
+        "--out",
+        f->path);
+}
+
 static ax_status check_settings(const text_file *f, const char *line, size_t n, json_t *settings)
 {
     ax_buf differences = {0};
@@ -53,11 +62,7 @@ static ax_status check_settings(const text_file *f, const char *line, size_t n, 
     ax_status status = ours ? name_differences(theirs, settings, &differences) : AX_OK;
     json_decref(theirs);
     if (status == AX_OK && !ours)
-        status = ax_fail(
-            AX_ERR_DATA,
-            "%s exists, and its first line is not that of a file of axonn generate --prompts: give another "
-            "--out",
-            f->path);
+        status = refuse_file(f);
     else if (status == AX_OK && differences.size)
         status = ax_fail(
             AX_ERR_DATA,
@@ -120,16 +125,18 @@ static ax_status go_on(text_file *f, json_t *settings)
 {
     char *text;
     size_t size, whole;
+    AX_TRY(ax_json_print(settings, JSON_COMPACT, &f->line));
+    AX_TRY(ax_buf_add(&f->line, "\n", 1));
     AX_TRY(ax_file_read(f->path, &text, &size));
     ax_status status = read_texts(f, text, size, settings, &whole);
+    if (status == AX_OK && !whole && (size >= f->line.size || memcmp(text, f->line.data, size) != 0))
+        status = refuse_file(f); /* not even the beginning of our first line */
     free(text);
     AX_TRY(status);
     AX_CHECK(whole == size || !ftruncate(f->fd, (off_t)whole), AX_ERR_DATA,
              "%s: its last line is not whole, and cannot be removed: %s", f->path, strerror(errno));
     if (whole)
         return AX_OK;
-    AX_TRY(ax_json_print(settings, JSON_COMPACT, &f->line));
-    AX_TRY(ax_buf_add(&f->line, "\n", 1));
     return append(f, f->line.data, f->line.size);
 }
 
@@ -169,6 +176,15 @@ ax_status text_file_add(text_file *f, const ax_continued *one, bool said)
         status = ax_buf_printf(&f->line, "],\"finish\":\"%s\"%s}\n",
                                one->finish == AX_FINISH_STOP ? "stop" : "length", record->rest);
     return status == AX_OK ? append(f, f->line.data, f->line.size) : status;
+}
+
+ax_status text_file_end(text_file *f)
+{
+    const int fd = f->fd;
+    const bool synced = fsync(fd) == 0 || errno == EINVAL || errno == EROFS; /* a pipe cannot */
+    f->fd = -1;
+    AX_CHECK(close(fd) == 0 && synced, AX_ERR_DATA, "%s cannot be written: %s", f->path, strerror(errno));
+    return AX_OK;
 }
 
 void text_file_close(text_file *f)

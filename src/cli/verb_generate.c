@@ -45,7 +45,7 @@ static const ax_option options[] = {
          "appends a line with \"id\", \"sample\", \"text\", \"tokens\", \"finish\" and the other members of "
          "the "
          "prompt's object. If the file exists, the same command goes on where it stopped"},
-    {"batch", AX_OPT_INT, offsetof(args, batch), "16", "[1, 65536]", .meta = "B",
+    {"batch", AX_OPT_INT, offsetof(args, batch), "16", "[1, 65535]", .meta = "B",
      .help = "with --prompts: how many texts are continued at a time, on the ranks of each coordinate along "
              "data"},
     IGNORE_OPTION(args, ignore),

@@ -33,7 +33,8 @@ typedef struct texts {
     ax_generator *generator;
     slot *slot;     /* [groups, size] */
     int32_t *fed;   /* [slots of the generator]: tokens of a step */
-    int32_t *drawn; /* [groups, size]: the tokens that were drawn, plus 1; 0: no text */
+    int32_t *drawn; /* [groups, size]: the tokens that were drawn, plus 1; 0: no text. Then the number of
+                       ranks on which the step failed */
     float *work;    /* [3, vocab] */
     ax_take_continued_fn *take;
     void *user;
@@ -120,11 +121,10 @@ static ax_status begin_texts(texts *b, bool *busy)
 /* Feeds the last token of each text of this rank's group, and draws the next ones. The ranks of a group
  * divide the texts among them: all should have the same logits, but a difference in rounding must not let
  * texts diverge. */
-static ax_status draw_tokens(texts *b)
+static ax_status draw_own(texts *b)
 {
     const float *logits;
     const int64_t vocab = b->model->config.vocab;
-    memset(b->drawn, 0, (size_t)(b->groups * b->size) * sizeof *b->drawn);
     for (int64_t i = 0; i < b->size; i++) {
         const slot *s = slot_of(b, b->mine, i);
         b->fed[i] = s->busy ? s->now.ids.data[s->now.ids.size - 1] : AX_IDLE;
@@ -139,6 +139,19 @@ static ax_status draw_tokens(texts *b)
         ++*id;
     }
     return AX_OK;
+}
+
+/* Draws the next token of each text of all groups. An error on any rank is one on all. */
+static ax_status draw_tokens(texts *b)
+{
+    const int64_t slots = b->groups * b->size;
+    ax_work *work;
+    memset(b->drawn, 0, (size_t)(slots + 1) * sizeof *b->drawn);
+    const ax_status status = draw_own(b);
+    b->drawn[slots] = status != AX_OK;
+    AX_TRY(ax_all_reduce(b->ctx->world, NULL, b->drawn, slots + 1, AX_I32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    return b->drawn[slots] ? ax_comm_agree(b->ctx->world, status) : AX_OK;
 }
 
 /* Passes a text that has ended to the caller. */
@@ -157,10 +170,7 @@ static ax_status give(const texts *b, const slot *s)
 /* Adds a token to each text, and ends those that it ends. */
 static ax_status step(texts *b)
 {
-    ax_work *work;
     AX_TRY(draw_tokens(b));
-    AX_TRY(ax_all_reduce(b->ctx->world, NULL, b->drawn, b->groups * b->size, AX_I32, AX_SUM, &work));
-    AX_TRY(ax_wait(&work));
     for (int64_t at = 0; at < b->groups * b->size; at++) {
         slot *s = &b->slot[at];
         if (!s->busy)
@@ -181,13 +191,13 @@ static ax_status step(texts *b)
 static ax_status create_generator(texts *b)
 {
     const int64_t positions = ax_model_config_positions(&b->model->config);
-    int64_t capacity = 1, fits;
+    int64_t capacity = CHUNK, fits; /* the chunk must not depend on the prompts */
     for (size_t i = 0; i < b->count; i++) {
         const ax_prompt *p = &b->prompts[i];
         capacity = ax_max(capacity, (int64_t)p->n + (p->max_tokens ? p->max_tokens : b->options->max_tokens));
     }
     capacity = ax_min(capacity, positions);
-    const ax_generator_options o = {ax_max(b->size, LEAST), ax_min(CHUNK, capacity), capacity};
+    const ax_generator_options o = {ax_max(b->size, LEAST), ax_min(CHUNK, positions), capacity};
     ax_status status = ax_generator_create(b->ctx, b->model, &o, &b->generator);
     if (status != AX_ERR_MEMORY || o.slots == LEAST)
         return status;
@@ -203,12 +213,25 @@ static ax_status create_generator(texts *b)
         (long long)capacity);
 }
 
+/* Checks the ids of all prompts, on all ranks alike. */
+static ax_status check_prompts(const texts *b)
+{
+    for (size_t i = 0; i < b->count; i++)
+        for (size_t k = 0; k < b->prompts[i].n; k++)
+            AX_CHECK(b->prompts[i].ids[k] >= 0 && b->prompts[i].ids[k] < b->model->config.vocab, AX_ERR_USAGE,
+                     "prompt %zu (from 0): token %zu has the id %d, but the model's vocabulary has the ids 0 "
+                     "to %lld",
+                     i, k, b->prompts[i].ids[k], (long long)b->model->config.vocab - 1);
+    return AX_OK;
+}
+
 static ax_status run(texts *b)
 {
     const int64_t slots = b->groups * b->size;
+    AX_TRY(check_prompts(b));
     AX_TRY(create_generator(b));
     AX_TRY(ax_calloc((size_t)slots, sizeof *b->slot, &b->slot));
-    AX_TRY(ax_calloc((size_t)slots, sizeof *b->drawn, &b->drawn));
+    AX_TRY(ax_calloc((size_t)slots + 1, sizeof *b->drawn, &b->drawn));
     AX_TRY(ax_calloc((size_t)ax_max(b->size, LEAST), sizeof *b->fed, &b->fed));
     AX_TRY(ax_calloc(3 * (size_t)b->model->config.vocab, sizeof *b->work, &b->work));
     for (int64_t i = b->size; i < LEAST; i++)

@@ -117,6 +117,9 @@ static void order_and_batch_change_nothing(void **state)
     same_lines("want", "third");
     run("tail -n +2 want > 3; tail -n +2 other > 4", 0, "");
     same_lines("3", "4");
+    put("quoted", "[{\"id\": 1, \"prompt\": \"5\\\" pipe\"}, {\"id\": 2, \"prompt\": \"\\\\\"}]\n");
+    run(MANY "--prompts quoted --out quotes 2>&1", 0, " texts, ");
+    run("grep '\"id\":2,' quotes", 0, "\"sample\":0");
     if (!has_ranks())
         return;
     run(MANY "--prompts prompts --out ranks --batch 2 --ranks 2 2>&1", 0, "8 texts"); /* along data */
@@ -161,6 +164,8 @@ static void other_settings_and_damage_are_refused(void **state)
         {"sed '3s/\"id\":[^,]*/\"id\":\"x\"/; $s/\"sample\":./\"sample\":9/' want > o", "1",
          "2 faults, so nothing was done:\no:3: the id \"x\" is none of the prompts'"},
         {"(cat want; tail -n 1 want) > o", "1", "is there twice, or not asked for"},
+        {"cp want o; sed 's/sort/scan/' prompts > p", "1", "made with prompts \""},
+        {"printf important > o", "1", "its first line is not that of a file of axonn generate --prompts"},
         {"cp prompts o", "1", "its first line is not that of a file of axonn generate --prompts"},
         {"mkdir -p d; rm -f o; ln -s d o", "1", "o cannot be opened for writing"}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {

@@ -164,7 +164,8 @@ static ax_status read_lines(const char *path, lines *out)
             break;
         out->item[out->n++] = NULL;
         if (strspn(line, " \t\r\n") < (size_t)(next - line))
-            status = ax_json_parse_at(&place, line, (size_t)(next - line), 0, &out->item[out->n - 1]);
+            status =
+                ax_json_parse_at(&place, line, (size_t)(next - line), JSON_ALLOW_NUL, &out->item[out->n - 1]);
     }
     free(text);
     return status;
@@ -378,8 +379,8 @@ static ax_status for_each(bench *b, ax_status (*each)(bench *b, int worker, size
         pthread_join(w[i].id, NULL);
     free(w);
     AX_CHECK(started, AX_ERR_MEMORY, "cannot start a thread");
+    AX_CHECK(!stopped, AX_ERR_SIGNAL, "stopped by a signal");
     AX_CHECK(b->status == AX_OK, b->status, "%s", b->message);
-    AX_CHECK(!stopped, AX_ERR_SIGNAL, "stopped by a signal; \"%s\" has the results so far", b->args->out);
     return AX_OK;
 }
 
@@ -496,6 +497,8 @@ static ax_status judge_all(bench *b)
         unlink(b->args->out);
     else
         status = for_each(b, judge_one, b->samples->n);
+    if (status == AX_ERR_SIGNAL && ax_path_exists(b->args->out))
+        status = ax_fail(status, "stopped by a signal; \"%s\" has the results so far", b->args->out);
     judge_destroy(&b->judge);
     if (status == AX_OK && (ferror(b->out) || fflush(b->out) != 0))
         status = ax_fail(AX_ERR_USAGE, "cannot write \"%s\": %s", b->args->out, strerror(errno));
@@ -592,7 +595,10 @@ static ax_status run_main(int argc, char **argv)
     const struct verb *v = NULL;
     ax_option_set *set;
     args a = {0};
-    if (argc < 2 || strcmp(argv[1], "--help") == 0)
+    bool asked = argc < 2;
+    for (int i = 1; i < argc; i++)
+        asked = asked || strcmp(argv[i], "--help") == 0;
+    if (asked)
         return help();
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (strcmp(argv[1], verbs[i].name) == 0)

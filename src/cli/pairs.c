@@ -80,8 +80,20 @@ static ax_status encode(pair_list *p, const char *text, size_t n)
     return ax_encode(p->encoder, text, n, 0, &p->ids);
 }
 
-/* Adds the ids of a prompt. If it has none, it becomes the end-of-text token, as for axonn generate. */
-static ax_status add_prompt(pair_list *p, const json_t *text, const json_t *tokens)
+/* Returns the bytes of a prompt without white space at its end, which belongs to the continuation: tokens
+ * begin with spaces, so the prompt would end with a token that a text has nowhere else (as in lm-eval). */
+static size_t bytes_of_prompt(const json_t *prompt)
+{
+    const char *text = json_string_value(prompt);
+    size_t n = json_string_length(prompt);
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    return n;
+}
+
+/* Adds the ids of a prompt; `continued`: by a text. If it has none, it becomes the end-of-text token, as for
+ * axonn generate. */
+static ax_status add_prompt(pair_list *p, const json_t *text, const json_t *tokens, bool continued)
 {
     const size_t from = p->ids.size;
     const int64_t end = p->m->model.identity.eos;
@@ -92,7 +104,7 @@ static ax_status add_prompt(pair_list *p, const json_t *text, const json_t *toke
         const ax_ids *before = ax_tokenizer_before(p->m->model.tokenizer);
         AX_TRY(ax_ids_add(&p->ids, before->data, before->size));
     }
-    AX_TRY(encode(p, json_string_value(text), json_string_length(text)));
+    AX_TRY(encode(p, json_string_value(text), continued ? bytes_of_prompt(text) : json_string_length(text)));
     if (p->ids.size > from)
         return AX_OK;
     return end >= 0 && end < p->m->model.config.vocab
@@ -106,7 +118,7 @@ static ax_status add_continued(pair_list *p, const json_t *prompt, const json_t 
 {
     ax_buf both = {0};
     const size_t from = p->ids.size;
-    AX_TRY(encode(p, json_string_value(prompt), json_string_length(prompt)));
+    AX_TRY(encode(p, json_string_value(prompt), bytes_of_prompt(prompt)));
     const size_t alone = p->ids.size - from;
     p->ids.size = from;
     ax_status status = ax_buf_add(&both, json_string_value(prompt), json_string_length(prompt));
@@ -176,7 +188,7 @@ static ax_status add_pair(pair_list *p, json_t *object)
     AX_TRY(check_members(p, object, input));
     if (p->wrong > wrong)
         return AX_OK;
-    AX_TRY(add_prompt(p, input[0], input[1]));
+    AX_TRY(add_prompt(p, input[0], input[1], input[2]));
     one->prompt = p->ids.size;
     AX_TRY(add_continuation(p, input[0], input[2], input[3]));
     one->end = p->ids.size;

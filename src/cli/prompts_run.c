@@ -51,13 +51,14 @@ static ax_status describe(const running *r, json_t **out)
         AX_TRY(ax_st_checksum(model->adapter, adapter));
     prompts_hash(&r->prompts, prompts);
     *out = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:b, s:b, s:s, s:s, s:s}",
-        "weights", weights, "adapter", adapter, "prompts", prompts, "seed", (json_int_t)o->seed, "max_tokens",
-        (json_int_t)o->max_tokens, "temperature", o->how.temperature, "top_k", (json_int_t)o->how.top_k,
-        "top_p", o->how.top_p, "min_p", o->how.min_p, "repetition_penalty", o->how.repetition_penalty, "stop",
-        list_of_stops(o), "ends", list_of_ends(model), "until", list_of_strings(o->until), "braces",
-        o->braces, "ignore_end", o->ignore_end, "template", template ? ax_chat_name(template) : "",
-        "precision", r->run->common->precision, "device", r->run->common->device);
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:b, s:b, s:s, s:s, s:s}",
+        "weights", weights, "adapter", adapter, "prompts", prompts, "seed", (json_int_t)o->seed, "samples",
+        (json_int_t)r->run->source.samples, "max_tokens", (json_int_t)o->max_tokens, "temperature",
+        o->how.temperature, "top_k", (json_int_t)o->how.top_k, "top_p", o->how.top_p, "min_p", o->how.min_p,
+        "repetition_penalty", o->how.repetition_penalty, "stop", list_of_stops(o), "ends",
+        list_of_ends(model), "until", list_of_strings(o->until), "braces", o->braces, "ignore_end",
+        o->ignore_end, "template", template ? ax_chat_name(template) : "", "precision",
+        r->run->common->precision, "device", r->run->common->device);
     return AX_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Writes bytes at the end of the file by one call, so that a line that is not whole can only be the last. */
@@ -33,14 +34,12 @@ static ax_status name_differences(const json_t *theirs, json_t *ours, ax_buf *ou
     json_object_foreach(ours, name, value)
     {
         const json_t *other = json_object_get(theirs, name);
-        char *here = json_dumps(value, JSON_ENCODE_ANY), *there = json_dumps(other, JSON_ENCODE_ANY);
-        ax_status status = AX_OK;
-        if (!json_equal(value, other) && here)
-            status = ax_buf_printf(out, "%s%s %s, not %s", out->size ? ", " : "", name,
-                                   there ? there : "nothing", here);
-        free(here);
-        free(there);
-        AX_TRY(status);
+        if (json_equal(value, other))
+            continue;
+        AX_TRY(ax_buf_printf(out, "%s%s ", out->size ? ", " : "", name));
+        AX_TRY(other ? ax_json_print(other, JSON_ENCODE_ANY, out) : ax_buf_printf(out, "nothing"));
+        AX_TRY(ax_buf_printf(out, ", not "));
+        AX_TRY(ax_json_print(value, JSON_ENCODE_ANY, out));
     }
     return AX_OK;
 }
@@ -78,7 +77,8 @@ static ax_status read_text(const text_file *f, cli_records *faults, int64_t numb
 {
     char *id;
     json_t *text;
-    ax_status status = ax_json_parse(NULL, line, n, 0, &text); /* *text is NULL if the line is damaged */
+    ax_status status =
+        ax_json_parse(NULL, line, n, JSON_ALLOW_NUL, &text); /* *text is NULL if the line is damaged */
     AX_TRY(status == AX_ERR_DATA ? AX_OK : status);
     const json_t *sample = json_object_get(text, "sample");
     status = cli_record_id(json_object_get(text, "id"), &id);
@@ -144,11 +144,15 @@ ax_status text_file_open(const char *path, json_t *settings, prompt_list *prompt
 {
     *out = (text_file){.path = path, .prompts = prompts};
     ax_status status = AX_OK;
+    struct stat is;
     out->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (!settings)
         status = ax_fail(AX_ERR_MEMORY, "not enough memory for the settings of %s", path);
     else if (out->fd < 0)
         status = ax_fail(AX_ERR_DATA, "%s cannot be opened for writing: %s", path, strerror(errno));
+    else if (fstat(out->fd, &is) || !S_ISREG(is.st_mode))
+        status = ax_fail(AX_ERR_USAGE,
+                         "%s is not a regular file: give a file that a later call can go on with", path);
     else if (flock(out->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         status =
             ax_fail(AX_ERR_USAGE, "another process writes to %s: wait for it, or give another --out", path);

@@ -192,6 +192,9 @@ static ax_status check_flags(const args *a)
     if (status == AX_OK && !a->pairs != !a->out)
         status = ax_buf_printf(&errors, "%s--pairs and --out, the file of the results, go together",
                                errors.size ? "\n" : "");
+    if (status == AX_OK && a->pairs && a->out && ax_path_same(a->pairs, a->out))
+        status = ax_buf_printf(&errors, "%s--out would replace the pairs: give another file",
+                               errors.size ? "\n" : "");
     for (size_t i = 0; i < AX_COUNT(others) && a->pairs && status == AX_OK; i++)
         if (others[i].given)
             status = ax_buf_printf(&errors, "%s%s has no effect with --pairs: leave it out",

@@ -141,6 +141,8 @@ static void a_stopped_command_goes_on(void **state)
         run(command, 0, " texts, ");
         same_lines("want", "cut");
     }
+    run("sed 's/\"text\":\"/\"text\":\"\\\\u0000/' want > nul; " MANY "--prompts prompts --out nul 2>&1", 0,
+        "0 texts, ");
     for (int i = 1; i < 6; i++) {
         snprintf(command, sizeof command,
                  "(timeout -s KILL 0.0%d " MANY "--prompts prompts --out killed; true) >/dev/null 2>&1", i);
@@ -174,6 +176,7 @@ static void other_settings_and_damage_are_refused(void **state)
                  cases[i].change, cases[i].flags);
         run(command, 4, cases[i].said);
     }
+    run("rm -f o; mkfifo o; " SEED "1 --prompts prompts --out o 2>&1", 2, "o is not a regular file");
 }
 
 /* All faults of the prompts are listed, and nothing is generated. */

@@ -296,8 +296,9 @@ static void greedy_continuations_are_found(void **state)
     ax_buf_fini(&out);
 }
 
-/* Texts become the tokens that the tokenizer makes of prompt and continuation together; an empty prompt is
- * the end-of-text token. The model is that of text_is_tokenized. */
+/* Texts become the tokens that the tokenizer makes of prompt and continuation together, and white space
+ * between them is the continuation's; an empty prompt is the end-of-text token. The model is that of
+ * text_is_tokenized. */
 static void texts_of_pairs_are_tokenized(void **state)
 {
     (void)state;
@@ -310,12 +311,15 @@ static void texts_of_pairs_are_tokenized(void **state)
               "printf '%s\n' '{\"prompt\": \"passage 7\", \"continuation\": \" of a text\"}' "
               "\"{\\\"prompt_tokens\\\": [$prompt], \\\"continuation_tokens\\\": [${both#$prompt,}]}\" "
               "'{\"prompt\": \"\", \"continuation\": \"passage\"}' "
-              "\"{\\\"prompt_tokens\\\": [$end], \\\"continuation_tokens\\\": [$word]}\" >text.pairs",
+              "\"{\\\"prompt_tokens\\\": [$end], \\\"continuation_tokens\\\": [$word]}\" "
+              "'{\"prompt\": \"passage 7 \", \"continuation\": \"of a text\"}' "
+              "\"{\\\"prompt_tokens\\\": [$prompt], \\\"continuation_tokens\\\": [${both#$prompt,}]}\" "
+              ">text.pairs",
               &out),
         0);
     lines s = scores_of("run --pairs text.pairs");
-    assert_int_equal(s.n, 4);
-    for (int i = 0; i < 4; i += 2) {
+    assert_int_equal(s.n, 6);
+    for (int i = 0; i < 6; i += 2) {
         assert_true(number(s.line[i], "logprob") == number(s.line[i + 1], "logprob"));
         assert_true(number(s.line[i], "tokens") == number(s.line[i + 1], "tokens"));
     }

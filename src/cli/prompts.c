@@ -155,7 +155,7 @@ static ax_status add_prompt(reader *r)
 ax_status prompts_read(const prompt_source *source, prompt_list *out)
 {
     reader r = {.source = source, .list = out};
-    AX_TRY(cli_records_read(source->path, reads, writes, &out->records));
+    AX_TRY(cli_records_read(source->path, true, reads, writes, &out->records));
     AX_TRY(ax_calloc(out->records.n + 1, sizeof *out->first, &out->first));
     ax_status status =
         source->model->tokenizer ? ax_encoder_create(source->model->tokenizer, &r.encoder) : AX_OK;

@@ -97,7 +97,8 @@ static ax_status print_rest(cli_records *r, int64_t line, json_t *object, const 
     const char *name;
     json_t *value;
     void *next;
-    json_object_foreach_safe(object, next, name, value) if (!strcmp(name, "id") || is_among(name, reads))
+    json_object_foreach_safe(object, next, name,
+                             value) if ((r->ids && !strcmp(name, "id")) || is_among(name, reads))
         json_object_del(object, name);
     else if (is_among(name, writes)) AX_TRY(
         cli_records_fault(r, line, "a member \"%s\" would stand twice in the output: rename it", name));
@@ -135,8 +136,9 @@ static ax_status add_record(cli_records *r, const ax_json_place *place, const ch
     }
     cli_record *record = &r->record[r->n++];
     *record = (cli_record){.object = object, .line = place->line};
-    AX_TRY(cli_record_id(json_object_get(object, "id"), &record->id));
-    if (!record->id)
+    if (r->ids)
+        AX_TRY(cli_record_id(json_object_get(object, "id"), &record->id));
+    if (r->ids && !record->id)
         AX_TRY(cli_records_fault(r, place->line, "\"id\" must be there, a string or an integer"));
     AX_TRY(ax_json_parse_verbatim(place->path, text, n, &verbatim));
     status = print_rest(r, place->line, verbatim, reads, writes, &record->rest);
@@ -206,12 +208,12 @@ static ax_status read_array(cli_records *r, const char *text, size_t size, const
     return AX_OK;
 }
 
-ax_status cli_records_read(const char *path, const char *const *reads, const char *const *writes,
+ax_status cli_records_read(const char *path, bool ids, const char *const *reads, const char *const *writes,
                            cli_records *out)
 {
     char *text;
     size_t size;
-    *out = (cli_records){.path = path};
+    *out = (cli_records){.path = path, .ids = ids};
     AX_TRY(ax_file_read(path, &text, &size));
     ax_status status = text[strspn(text, " \t\r\n")] == '[' ? read_array(out, text, size, reads, writes)
                                                             : read_lines(out, text, size, reads, writes);

@@ -7,12 +7,13 @@
 typedef struct cli_record {
     json_t *object;
     int64_t line; /* in the file, from 1 */
-    char *id;     /* JSON text of the id, a string or an integer; NULL: it has none */
+    char *id;     /* JSON text of the id, a string or an integer; NULL: it has none, or none is needed */
     char *rest;   /* JSON text of the members that the verb does not read, each after a comma */
 } cli_record;
 
 typedef struct cli_records {
     const char *path;
+    bool ids;           /* each object has an id of its own; else "id" is a member like others */
     cli_record *record; /* [n] */
     size_t n;
     cli_record **by_id; /* [with_id]: sorted */
@@ -21,11 +22,11 @@ typedef struct cli_records {
     size_t fault_count;
 } cli_records;
 
-/* Reads the objects of a file, and records faults of its lines and ids. `reads` are the members that the verb
- * reads besides "id", `writes` those that its answers have, which no object may bring itself unless the verb
- * reads them; both end with NULL. AX_ERR_DATA if the file cannot be read. The caller releases *out with
- * cli_records_fini, also after an error. */
-ax_status cli_records_read(const char *path, const char *const *reads, const char *const *writes,
+/* Reads the objects of a file, and records faults of its lines and, if `ids`, of ids that are missing or
+ * there twice. `reads` are the members that the verb reads besides "id", `writes` those that its answers
+ * have, which no object may bring itself unless the verb reads them; both end with NULL. AX_ERR_DATA if the
+ * file cannot be read. The caller releases *out with cli_records_fini, also after an error. */
+ax_status cli_records_read(const char *path, bool ids, const char *const *reads, const char *const *writes,
                            cli_records *out);
 void cli_records_fini(cli_records *records);
 

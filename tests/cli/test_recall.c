@@ -344,23 +344,22 @@ static void pairs_that_are_wrong_are_listed(void **state)
         0);
 #define PAIRS AXONN " eval " GOLDEN " --pairs "
     static const char *const said[] = {
-        "axonn: error: bad.jsonl:1: prompt is text, and the model has no tokenizer",
-        "\nbad.jsonl:2: is no JSON object\n",
-        "\nbad.jsonl:3: prompt_tokens has no token\n",
-        "\nbad.jsonl:4: the continuation adds no token to the prompt\n",
-        "\nbad.jsonl:5: greedy is a member that the result adds",
+        "\nbad.jsonl:1: prompt is text, and the model has no tokenizer",
+        "\nbad.jsonl:2: not a JSON object",
+        "\nbad.jsonl:3: prompt_tokens has no token",
+        "\nbad.jsonl:4: the continuation adds no token to the prompt",
+        "\nbad.jsonl:5: a member \"greedy\" would stand twice in the output",
         "\nbad.jsonl:6: continuation_tokens has an item that is not a token",
         "\nbad.jsonl:7: prompt and continuation have 26 tokens, and the model reads at most 25",
         "\nbad.jsonl:8: not valid JSON",
         "\nbad.jsonl:9: prompt: give a text, or ids as prompt_tokens, one of both\nbad.jsonl:9: "
-        "continuation_tokens is no list of ids",
-    };
+        "continuation_tokens is no list of ids"};
     fails(4, said[0], PAIRS "bad.jsonl --out never");
     assert_int_equal(shell("cat errors", &out), 0);
     for (size_t i = 0; i < AX_COUNT(said); i++)
         assert_contains(out.data, said[i]);
     assert_int_equal(shell("test -e never", &out), 1);
-    fails(4, "empty.jsonl has no pair", PAIRS "empty.jsonl --out never");
+    fails(4, "empty.jsonl is empty", PAIRS "empty.jsonl --out never");
     fails(2, "--pairs and --out, the file of the results, go together\n--seq-len has no effect with --pairs",
           PAIRS "bad.jsonl --seq-len 4");
     fails(2, "give --data, or --pairs, one of both", PAIRS "bad.jsonl --out never --data a.tok");

@@ -352,8 +352,8 @@ static void pairs_that_are_wrong_are_listed(void **state)
         "\nbad.jsonl:6: continuation_tokens has an item that is not a token",
         "\nbad.jsonl:7: prompt and continuation have 26 tokens, and the model reads at most 25",
         "\nbad.jsonl:8: not valid JSON",
-        "\nbad.jsonl:9: prompt: give a text, or ids as prompt_tokens, one of both\nbad.jsonl:9: "
-        "continuation_tokens is no list of ids"};
+        "\nbad.jsonl:9: prompt: give a text, or ids as prompt_tokens, one of both",
+        "\nbad.jsonl:9: continuation_tokens is no list of ids"};
     fails(4, said[0], PAIRS "bad.jsonl --out never");
     assert_int_equal(shell("cat errors", &out), 0);
     for (size_t i = 0; i < AX_COUNT(said); i++)

@@ -97,11 +97,14 @@ static ax_status print_rest(cli_records *r, int64_t line, json_t *object, const 
     const char *name;
     json_t *value;
     void *next;
-    json_object_foreach_safe(object, next, name,
-                             value) if ((r->ids && !strcmp(name, "id")) || is_among(name, reads))
-        json_object_del(object, name);
-    else if (is_among(name, writes)) AX_TRY(
-        cli_records_fault(r, line, "a member \"%s\" would stand twice in the output: rename it", name));
+    json_object_foreach_safe(object, next, name, value)
+    {
+        if ((r->ids && !strcmp(name, "id")) || is_among(name, reads))
+            json_object_del(object, name);
+        else if (is_among(name, writes))
+            AX_TRY(cli_records_fault(r, line, "a member \"%s\" would stand twice in the output: rename it",
+                                     name));
+    }
     ax_status status = json_object_size(object) ? ax_json_print(object, JSON_COMPACT, &text) : AX_OK;
     if (status == AX_OK && text.size) {
         text.data[0] = ','; /* in place of the brace before the members */

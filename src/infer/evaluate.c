@@ -277,6 +277,7 @@ ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_
     if (status == AX_OK)
         status = allocate(&d, out);
     status = ax_comm_agree(world, status);
+    AX_ASSERT(status != AX_OK || out->first); /* agreeing hides no failure of this rank */
     reader r = {data, shape, rows, rows, 0};
     if (status == AX_OK)
         status = score_rows(engine, &r, &d, progress, user, out);

@@ -28,11 +28,11 @@ static inline const ax_moe_config *moe_config(const ax_layer *self) { return &((
 
 /* Returns the settings of the layer's choices of `tokens` in the running task, without tensors. */
 ax_choices moe_choices(const ax_layer *self, const ax_frame *frame, const ax_tensor *tokens);
-/* Runs the router on this rank's own tokens, which have the whole width; *choices has the settings. */
-ax_status moe_choose(ax_layer *self, ax_frame *frame, const ax_tensor *tokens, ax_choices *choices);
-/* Computes the gradient of the router's logits from dweight, that of the weights of choices, and adds the
- * gradient of the router's matrix. */
-ax_status moe_router_grad(ax_layer *self, ax_frame *frame, const ax_choices *choices, const ax_tensor *tokens,
+/* Runs the router on x, this rank's own tokens, which have the whole width; *c has the settings. */
+ax_status moe_choose(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_choices *c);
+/* Computes the gradient of the router's logits from dweight, that of the weights of the choices c of this
+ * rank's own tokens, and adds the gradient of the router's matrix. */
+ax_status moe_router_grad(ax_layer *self, ax_frame *frame, const ax_choices *c, const ax_tensor *own,
                           const ax_tensor *dweight, ax_tensor *dlogits);
 /* Adds the input gradient of the router to *dx. */
 ax_status moe_add_router_input_grad(ax_layer *self, ax_frame *frame, const ax_tensor *dlogits, ax_tensor *dx);

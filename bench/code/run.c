@@ -243,7 +243,7 @@ static bool same_array(int index, const array *is, const array *want, verdict *v
 
 static void compare(const ax_buf *is, const char *want, size_t size, verdict *v)
 {
-    const char *at = is->data, *end = at + is->size, *from = want;
+    const char *at = is->data ? is->data : "", *end = at + is->size, *from = want;
     array a, b;
     v->outcome = NO_RESULT;
     for (int i = 1; next_array(&from, want + size, &b); i++) {

@@ -303,7 +303,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
 {
     ax_ctx *dry;
     const ax_engine_options chunk = {
-        .model = config, .seq_len = g->options.chunk, .micro_batch = 1, .global_batch = 1};
+        .model = config, .seq_len = g->options.chunk, .micro_batch = 1, .global_batch = groups_of(g)};
     AX_TRY(ax_block_costs(g->ctx, &chunk, &g->costs));
     const ax_grid *grid = g->ctx->grid;
     AX_TRY(ax_ctx_create_dry(ax_grid_rank(grid), ax_grid_ranks(grid), ax_grid_sizes(grid), g->ctx->compute,

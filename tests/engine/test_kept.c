@@ -66,6 +66,7 @@ static void kept_results_change_no_bit(void **state)
                 r.grid.of[AX_SIZE_EXPERT] = e;
                 r.parallel.zero = runs % 4;
                 r.parallel.expert_room = runs % 2;
+                r.capacity = experts_of((eq_model)m) > 1 && runs % 2 ? 0.75 : 0;
                 r.recompute = 1 + runs++ % 2;
                 check_bits(r);
             }
@@ -111,6 +112,12 @@ static void stages_keep_results_of_each_micro_batch(void **state)
          .compute = AX_F32,
          .recompute = 1,
          .family = PIPE_EXPERTS},
+        {.grid = {{2, 1, 1, 2, 2, 2}},
+         .micro_batches = 4,
+         .compute = AX_F32,
+         .recompute = 1,
+         .family = PIPE_EXPERTS,
+         .capacity = 1},
     };
     for (size_t i = 0; i < AX_COUNT(all); i++) {
         pipe_setup s = all[i];

@@ -185,9 +185,9 @@ ax_status text_file_add(text_file *f, const ax_continued *one, bool said)
 ax_status text_file_end(text_file *f)
 {
     const int fd = f->fd;
-    const bool synced = fsync(fd) == 0 || errno == EINVAL || errno == EROFS; /* a pipe cannot */
+    AX_CHECK(fsync(fd) == 0, AX_ERR_DATA, "%s cannot be written: %s", f->path, strerror(errno));
     f->fd = -1;
-    AX_CHECK(close(fd) == 0 && synced, AX_ERR_DATA, "%s cannot be written: %s", f->path, strerror(errno));
+    AX_CHECK(close(fd) == 0, AX_ERR_DATA, "%s cannot be written: %s", f->path, strerror(errno));
     return AX_OK;
 }
 

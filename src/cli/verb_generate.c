@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { BATCH = 16 }; /* texts that are continued at a time, if --batch does not say */
+
 typedef struct args {
     model_args common;
     char *prompt, *messages, *template, *prompts, *out;
@@ -45,9 +47,9 @@ static const ax_option options[] = {
          "appends a line with \"id\", \"sample\", \"text\", \"tokens\", \"finish\" and the other members of "
          "the "
          "prompt's object. If the file exists, the same command goes on where it stopped"},
-    {"batch", AX_OPT_INT, offsetof(args, batch), "16", "[1, 65535]", .meta = "B",
+    {"batch", AX_OPT_INT, offsetof(args, batch), "0", "[0, 65535]", .meta = "B",
      .help = "with --prompts: how many texts are continued at a time, on the ranks of each coordinate along "
-             "data"},
+             "data; 0: 16"},
     IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "with --chat and --messages: template of the conversation; default: that of the model's "
@@ -408,6 +410,7 @@ static ax_status check_args(const args *a)
              "give only one of --prompt, --tokens, --chat, --messages and --prompts");
     AX_CHECK(!a->template || a->chat || a->messages || a->prompts, AX_ERR_USAGE,
              "--template: give it only together with --chat, --messages or --prompts");
+    AX_CHECK(!a->batch || a->prompts, AX_ERR_USAGE, "--batch: give it only together with --prompts");
     AX_CHECK(!a->prompts == !a->out, AX_ERR_USAGE, "--prompts FILE and --out FILE: give both or none");
     AX_CHECK(!a->chat || a->samples == 1, AX_ERR_USAGE,
              "--samples: a conversation (--chat) goes on after one answer; give --samples with a prompt or "
@@ -493,7 +496,7 @@ static ax_status generate_many(const session *s)
                                                        .samples = a->samples},
                                             .options = &s->wanted,
                                             .out = a->out,
-                                            .batch = a->batch});
+                                            .batch = a->batch ? a->batch : BATCH});
 }
 
 static ax_status run(const void *raw)

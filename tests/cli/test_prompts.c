@@ -223,6 +223,8 @@ static void faults_are_listed(void **state)
     put("bad", "");
     run(MANY "--prompts bad --out none 2>&1", 4, "bad is empty");
     run(MANY "--prompts prompts 2>&1", 2, "--prompts FILE and --out FILE: give both or none");
+    run(AXONN " generate small --tokens 1 --batch 3 2>&1", 2,
+        "--batch: give it only together with --prompts");
     run(MANY "--prompts prompts --out o --prompt x 2>&1", 2, "give only one of --prompt");
 }
 

@@ -10,12 +10,12 @@
 #include "axonn/json.h"
 #include "axonn/option.h"
 
+#include "lines.h"
+#include "report.h"
 #include "run.h"
-#include "score.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -94,17 +94,6 @@ static bool wanted(const args *a, const task *t)
     return (!a->kind || strcmp(a->kind, t->kind) == 0) && (a->way == 0 || a->way - 1 == (int)t->way);
 }
 
-static ax_status print_line(FILE *to, json_t *line)
-{
-    ax_buf text = {0};
-    ax_status status = line ? ax_json_print(line, JSON_COMPACT, &text) : AX_ERR_MEMORY;
-    if (status == AX_OK)
-        fprintf(to, "%.*s\n", (int)text.size, text.data);
-    ax_buf_fini(&text);
-    json_decref(line);
-    return status;
-}
-
 static json_t *head_of(const task *t)
 {
     return json_pack("{s:s, s:s, s:s}", "id", t->id, "kind", t->kind, "way", way_name((int)t->way));
@@ -127,183 +116,11 @@ static ax_status print_tasks(const args *a, const tasks *all)
         } else {
             json_object_set_new(line, "prompt", json_string(t->prompt));
         }
-        AX_TRY(print_line(stdout, line));
+        AX_TRY(line_print(stdout, line));
         n++;
     }
     AX_CHECK(n, AX_ERR_USAGE, "there are no problems of the kind \"%s\": see judge prompts", a->kind);
     return AX_OK;
-}
-
-/* ---- lines of JSON ------------------------------------------------------------------------------- */
-
-typedef struct lines {
-    json_t **item; /* NULL: an empty line */
-    size_t n;
-} lines;
-
-static void lines_fini(lines *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        json_decref(l->item[i]);
-    free(l->item);
-}
-
-static ax_status read_lines(const char *path, lines *out)
-{
-    char *text, *next;
-    size_t size;
-    ax_status status = AX_OK;
-    *out = (lines){0};
-    AX_TRY(ax_file_read(path, &text, &size));
-    for (char *line = text, *end = text + size; line < end && status == AX_OK; line = next + 1) {
-        char *newline = memchr(line, '\n', (size_t)(end - line));
-        const ax_json_place place = {path, (int64_t)out->n + 1, 1};
-        next = newline ? newline : end;
-        status = ax_list_grow(&out->item, out->n, sizeof(json_t *));
-        if (status != AX_OK)
-            break;
-        out->item[out->n++] = NULL;
-        if (strspn(line, " \t\r\n") < (size_t)(next - line))
-            status =
-                ax_json_parse_at(&place, line, (size_t)(next - line), JSON_ALLOW_NUL, &out->item[out->n - 1]);
-    }
-    free(text);
-    return status;
-}
-
-static const char *text_of(const json_t *line, const char *key)
-{
-    return json_string_value(json_object_get(line, key));
-}
-
-/* ---- scores -------------------------------------------------------------------------------------- */
-
-/* The samples of one prompt. */
-typedef struct tally {
-    const char *id, *kind, *way;
-    int64_t n, built, passed;
-} tally;
-
-typedef struct tallies {
-    tally *item;
-    size_t n;
-} tallies;
-
-static ax_status count_line(tallies *all, const json_t *line)
-{
-    const char *id = text_of(line, "id"), *result = text_of(line, "result");
-    size_t i = 0;
-    while (i < all->n && strcmp(all->item[i].id, id) != 0)
-        i++;
-    if (i == all->n) {
-        AX_TRY(ax_list_grow(&all->item, all->n, sizeof *all->item));
-        all->item[all->n++] = (tally){.id = id, .kind = text_of(line, "kind"), .way = text_of(line, "way")};
-    }
-    all->item[i].n++;
-    all->item[i].built += strcmp(result, outcome_name(NOT_BUILT)) != 0;
-    all->item[i].passed += strcmp(result, outcome_name(PASSED)) == 0;
-    return AX_OK;
-}
-
-/* A group of prompts: all, those of a kind, or those of a way. */
-typedef struct group {
-    const char *kind, *way;
-} group;
-
-static bool in_group(const group *g, const tally *t)
-{
-    return (!g->kind || strcmp(g->kind, t->kind) == 0) && (!g->way || strcmp(g->way, t->way) == 0);
-}
-
-/* Computes a group's build@k and pass@k. Returns the number of its prompts; 0 if there are none with k
- * samples. */
-static int64_t score_group(const tallies *all, const group *g, int64_t k, score *build, score *pass)
-{
-    double *value = calloc(2 * all->n, sizeof *value);
-    int64_t n = 0, few = 0;
-    for (size_t i = 0; value && i < all->n; i++) {
-        const tally *t = &all->item[i];
-        if (!in_group(g, t))
-            continue;
-        few += t->n < k;
-        if (few)
-            continue;
-        value[n] = score_at_k(t->n, t->built, k);
-        value[all->n + (size_t)n++] = score_at_k(t->n, t->passed, k);
-    }
-    if (few || !value)
-        n = 0;
-    if (n) {
-        *build = score_of(value, n);
-        *pass = score_of(value + all->n, n);
-    }
-    free(value);
-    return n;
-}
-
-static ax_status print_group(const args *a, const tallies *all, const group *g)
-{
-    const char *name = g->kind ? g->kind : g->way ? g->way : "all";
-    for (size_t i = 0; i < a->k.count; i++) {
-        const int64_t k = a->k.items[i];
-        score build, pass;
-        const int64_t n = score_group(all, g, k, &build, &pass);
-        if (n && a->json)
-            AX_TRY(print_line(stdout, json_pack("{s:s, s:s?, s:s?, s:I, s:I, s:f, s:[ff], s:f, s:[ff]}",
-                                                "group", name, "kind", g->kind, "way", g->way, "prompts",
-                                                (json_int_t)n, "k", (json_int_t)k, "build", build.mean,
-                                                "build_interval", build.low, build.high, "pass", pass.mean,
-                                                "pass_interval", pass.low, pass.high)));
-        else if (n)
-            printf("%-14s %7lld %5lld   %.3f  %.3f to %.3f   %.3f  %.3f to %.3f\n", i ? "" : name,
-                   (long long)n, (long long)k, build.mean, build.low, build.high, pass.mean, pass.low,
-                   pass.high);
-        else if (!a->json)
-            printf("%-14s         %5lld   a prompt has fewer samples\n", i ? "" : name, (long long)k);
-    }
-    return AX_OK;
-}
-
-/* Prints a group for each value of a column (kind or way), in the order of their first prompts. */
-static ax_status print_groups(const args *a, const tallies *all, bool kinds)
-{
-    for (size_t i = 0; i < all->n; i++) {
-        const group g = {.kind = kinds ? all->item[i].kind : NULL, .way = kinds ? NULL : all->item[i].way};
-        bool first = true;
-        for (size_t j = 0; j < i && first; j++)
-            first = !in_group(&g, &all->item[j]);
-        if (first)
-            AX_TRY(print_group(a, all, &g));
-    }
-    return AX_OK;
-}
-
-static ax_status print_scores(const args *a, const lines *results)
-{
-    tallies all = {0};
-    ax_status status = AX_OK;
-    for (size_t i = 0; i < results->n && status == AX_OK; i++) {
-        const json_t *line = results->item[i];
-        if (!line)
-            continue;
-        if (!text_of(line, "id") || !text_of(line, "kind") || !text_of(line, "way") ||
-            !text_of(line, "result"))
-            status = ax_fail(AX_ERR_DATA, "%s:%zu: not a result of judge run", a->path, i + 1);
-        else
-            status = count_line(&all, line);
-    }
-    if (status == AX_OK && !all.n)
-        status = ax_fail(AX_ERR_DATA, "%s has no results", a->path);
-    if (status == AX_OK && !a->json)
-        printf("%-14s %7s %5s   %-5s  %-16s %-5s  %s\n", "", "prompts", "k", "build", "95 %", "pass", "95 %");
-    if (status == AX_OK)
-        status = print_groups(a, &all, true);
-    if (status == AX_OK)
-        status = print_groups(a, &all, false);
-    if (status == AX_OK)
-        status = print_group(a, &all, &(group){NULL, NULL});
-    free(all.item);
-    return status;
 }
 
 /* ---- judging ------------------------------------------------------------------------------------- */
@@ -394,7 +211,7 @@ static ax_status keep(bench *b, size_t index, const task *t, const verdict *v)
         json_object_set_new(line, "detail", json_stringn_nocheck(v->detail, strlen(v->detail)));
     pthread_mutex_lock(&b->lock);
     b->results.item[index] = line;
-    const ax_status status = print_line(b->out, json_incref(line));
+    const ax_status status = line_print(b->out, json_incref(line));
     fflush(b->out);
     pthread_mutex_unlock(&b->lock);
     return status;
@@ -403,12 +220,12 @@ static ax_status keep(bench *b, size_t index, const task *t, const verdict *v)
 static ax_status judge_one(bench *b, int worker, size_t i)
 {
     const json_t *line = b->samples->item[i];
-    const char *id = text_of(line, "id");
+    const char *id = line_text(line, "id");
     verdict v;
     if (!id)
         return AX_OK; /* the line of settings, or an empty one */
     const task *t = tasks_find(&b->tasks, id);
-    AX_TRY(judge_sample(b->judge, worker, t, text_of(line, "text"), &v));
+    AX_TRY(judge_sample(b->judge, worker, t, line_text(line, "text"), &v));
     return stopped ? AX_OK : keep(b, i, t, &v);
 }
 
@@ -427,7 +244,7 @@ static ax_status check_one(bench *b, int worker, size_t i)
 
 static bool same_sample(const json_t *a, const json_t *b)
 {
-    const char *x = text_of(a, "id"), *y = text_of(b, "id");
+    const char *x = line_text(a, "id"), *y = line_text(b, "id");
     return x && y && strcmp(x, y) == 0 &&
            json_equal(json_object_get(a, "sample"), json_object_get(b, "sample"));
 }
@@ -443,13 +260,13 @@ static ax_status check_samples(const args *a, const tasks *all, const lines *sam
     size_t n = 0;
     for (size_t i = 0; i < samples->n && status == AX_OK; i++) {
         const json_t *line = samples->item[i];
-        const char *id = text_of(line, "id"), *why = NULL;
+        const char *id = line_text(line, "id"), *why = NULL;
         if (!line || (i == 0 && !json_object_get(line, "id")))
             continue;
         n++;
         if (!id || !tasks_find(all, id))
             why = "\"id\" is not that of a prompt of this folder (judge prompts lists them)";
-        else if (!text_of(line, "text"))
+        else if (!line_text(line, "text"))
             why = "has no \"text\"";
         for (size_t j = 0; j < i && !why; j++)
             if (same_sample(line, samples->item[j]))
@@ -471,7 +288,7 @@ static ax_status find_tasks(const tasks *all, const lines *samples, tasks *out)
     for (size_t i = 0; i < all->n; i++) {
         bool has = false;
         for (size_t j = 0; j < samples->n && !has; j++) {
-            const char *id = text_of(samples->item[j], "id");
+            const char *id = line_text(samples->item[j], "id");
             has = id && strcmp(id, all->item[i].id) == 0;
         }
         if (!has)
@@ -520,7 +337,7 @@ static ax_status run_checked(const args *a, const tasks *all, const lines *sampl
     if (b.out)
         fclose(b.out);
     if (status == AX_OK)
-        status = print_scores(a, &b.results);
+        status = report_scores(a->out, &b.results, &a->k, a->json);
     lines_fini(&b.results);
     free(b.tasks.item);
     return status;
@@ -532,7 +349,7 @@ static ax_status run_verb(args *a, const tasks *all)
     signal(SIGINT, note);
     signal(SIGTERM, note);
     a->run.memory = (int64_t)(a->memory * (1 << 20));
-    ax_status status = read_lines(a->path, &samples);
+    ax_status status = lines_read(a->path, &samples);
     if (status == AX_OK)
         status = check_samples(a, all, &samples);
     if (status == AX_OK)
@@ -544,9 +361,9 @@ static ax_status run_verb(args *a, const tasks *all)
 static ax_status score_verb(const args *a)
 {
     lines results;
-    ax_status status = read_lines(a->path, &results);
+    ax_status status = lines_read(a->path, &results);
     if (status == AX_OK)
-        status = print_scores(a, &results);
+        status = report_scores(a->path, &results, &a->k, a->json);
     lines_fini(&results);
     return status;
 }

@@ -7,7 +7,7 @@
 
 A prompt has no id there: name and parallelism_model together are unique. --instruct asks for the completion in the form
 of Alpaca's instructions, with one newline before the response, as ParEval does for HPC-Coder; without it the model
-continues the prompt, and `--braces` of axonn generate ends the text. Standard library only. See bench/code/judge.c for
+continues the prompt, and `--braces` of axonn generate ends the text. Standard library only. See docs/guide/judge.md for
 problems that need no ParEval."""
 import argparse
 import json
@@ -67,28 +67,27 @@ def body(text, prompt):
 
 
 def read_samples(path, known):
+    """The settings of axonn generate, which are the first line, and the texts of each prompt."""
     samples = {}
     with open(path) as file:
-        for number, line in enumerate(file, 1):
+        settings = json.loads(next(file))
+        if 'weights' not in settings:
+            sys.exit(f'{path}:1: not the settings of axonn generate --prompts')
+        for number, line in enumerate(file, 2):
             sample = json.loads(line)
-            if 'id' not in sample and number == 1:
-                continue  # the settings of axonn generate
-            if sample.get('id') not in known:
-                sys.exit(f'{path}:{number}: there is no prompt {sample.get("id")!r}')
+            if sample['id'] not in known:
+                sys.exit(f'{path}:{number}: there is no prompt {sample["id"]!r}')
             samples.setdefault(sample['id'], []).append(sample['text'])
-    return samples
+    return settings, samples
 
 
 def write_outputs(args):
     prompts = read_prompts(args.prompts)
-    samples = read_samples(args.samples, {key(prompt) for prompt in prompts})
-    outputs = []
-    for prompt in prompts:
-        if key(prompt) in samples:
-            texts = [body(text, prompt['prompt']) for text in samples[key(prompt)]]
-            outputs.append({**prompt, 'temperature': args.temperature, 'top_p': args.top_p,
-                            'do_sample': args.temperature > 0, 'max_new_tokens': args.max_tokens, 'prompted': args.instruct,
-                            'outputs': texts})
+    settings, samples = read_samples(args.samples, {key(prompt) for prompt in prompts})
+    how = {'temperature': settings['temperature'], 'top_p': settings['top_p'], 'do_sample': settings['temperature'] > 0,
+           'max_new_tokens': settings['max_tokens'], 'prompted': False}
+    outputs = [{**prompt, **how, 'outputs': [body(text, prompt['prompt']) for text in samples[key(prompt)]]}
+               for prompt in prompts if key(prompt) in samples]
     json.dump(outputs, sys.stdout, indent=4)
     print()
 
@@ -104,10 +103,6 @@ def main():
     back = commands.add_parser('from', help='samples of axonn generate as outputs for the drivers of ParEval')
     back.add_argument('prompts')
     back.add_argument('samples')
-    back.add_argument('--instruct', action='store_true', help='recorded in the outputs, as are the next three')
-    back.add_argument('--temperature', type=float, default=0.2)
-    back.add_argument('--top-p', type=float, default=0.95)
-    back.add_argument('--max-tokens', type=int, default=1024)
     back.set_defaults(run=write_outputs)
     args = parser.parse_args()
     args.run(args)

@@ -2,7 +2,7 @@
 #ifndef RUN_H
 #define RUN_H
 
-#include "prompts.h"
+#include "tasks.h"
 
 typedef enum outcome {
     PASSED,

@@ -307,7 +307,7 @@ typedef struct watch {
     size_t shown;    /* bytes of result->errors */
 } watch;
 
-/* Reads what is in a pipe. Returns false at its end. */
+/* Reads what is in a pipe; closes it at its end. */
 static ax_status read_pipe(watch *w, int *fd)
 {
     char bytes[1 << 16];

@@ -1,4 +1,4 @@
-#include "prompts.h"
+#include "tasks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* The prompts of bench/code: a task for each problem (a folder of problems/) and each way to solve it. */
-#ifndef PROMPTS_H
-#define PROMPTS_H
+/* The tasks of bench/code, each with its prompt: one for each problem (a folder of problems/) and each way to
+ * solve it. */
+#ifndef TASKS_H
+#define TASKS_H
 
 #include "axonn/base.h"
 

@@ -65,10 +65,10 @@ typedef struct ax_drop {
  * and the key heads that these use. dk and dv are partial sums along axes that split the query heads but not
  * the key heads. doc_start: int32 [b, t]; if its data is NULL, all documents start at 0. window > 0: a query
  * sees at most `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i, or,
- * with `positions` (int32 [b, t] in device memory, not split; else NULL), that of sequence b at
- * positions[b,0] + i. lse, a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it may
- * be NULL in forward. `drop` is the dropout of the probabilities (NULL: no dropout); backward must get the
- * same `drop`. q, k and v may lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too,
+ * with `positions` (int32 [b, t] of this rank's sequences, in device memory; else NULL), that of sequence b
+ * at positions[b,0] + i. lse, a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it
+ * may be NULL in forward. `drop` is the dropout of the probabilities (NULL: no dropout); backward must get
+ * the same `drop`. q, k and v may lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too,
  * unless this rank has no heads or drop->p is 1. Rows of o are dense. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,

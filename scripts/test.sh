@@ -51,7 +51,7 @@ say() {
 # show LOG: prints the part of a log that says what went wrong.
 show() {
     {
-        grep -aE -m 12 'error|ERROR|Sanitizer|\*\*\*Failed|not found' "$1"
+        grep -aE -m 12 'error|ERROR|Sanitizer|\*\*\*Failed|not found|^[a-z_]+\.(sh|py): ' "$1"
         echo ...
         sed -n '/The following tests FAILED/,/^Errors/p' "$1" | grep . || tail -n 8 "$1"
     } | cut -c1-200 | sed 's/^/    /'

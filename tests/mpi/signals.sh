@@ -90,9 +90,11 @@ wait $long
 code=$?
 [[ $code == 0 && $(<run/latest) == step-4 ]] || die "a signal after a training: exit code $code"
 none_left
-# A launcher that hangs: no rank acknowledges the signal, so the supervisor ends the job.
-rm -rf run
-"$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
+# A launcher that hangs: no rank acknowledges the signal, so the supervisor ends the job. A FIFO without a writer, in place of
+# a file that the launcher reads first, keeps it from starting the ranks before it is stopped.
+rm -rf run home
+mkdir -p home/.openmpi && mkfifo home/.openmpi/mca-params.conf home/hosts
+HOME=$dir/home HYDRA_HOST_FILE=$dir/home/hosts "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
 long=$!
 until started=$(launcher_of $long); do
   kill -0 $long || die "it ended by itself"

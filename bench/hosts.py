@@ -9,6 +9,11 @@
            two hosts of two ranks, x=2 inside them and y=2 between them: without recomputation, with recomputation that
            communicates again, and with one that keeps the results (train.recompute_comm): ms and bytes of a step, and the
            memory of a rank
+  experts  two hosts of two ranks, x=2 inside them and experts divided between them (grid.expert=2), capacity 1.25: with and
+           without duplicate token dropping (overlap.dtd) and kept results (train.recompute_comm): ms of a step, ms in which
+           a rank waits for the all-to-all, and their share of the step
+  capacity the same grid: dropless experts, for which tokens are gathered, beside capacity 1.25; 2 and 8 of 16 experts are
+           chosen, by tokens that spread over the experts, and by tokens that all choose the same ones
 
 Rounds are interleaved; figures are medians. Usage:  python3 bench/hosts.py grids [--rounds 5] [--rate 1gbit]
 """
@@ -153,9 +158,70 @@ def recompute(args, work):
                    "of again": statistics.median(times) / statistics.median(v[0] for v in seen["again"])}
 
 
+def mixture(args, work):
+    """Writes the configuration of the model with experts, and a text whose tokens are all alike."""
+    (work / "same.txt").write_text("the " * 200000)
+    run([args.axonn, "data", "build", "--input", work / "same.txt", "--tokenizer", work / "tok", "--out", work / "same.tok"])
+    (work / "mixture.yaml").write_text(
+        "model: {family: mixtral, layers: 4, hidden: 512, heads: 8, ffn: 256, experts: 16, top_k: 2, vocab: 2048, seq_len: 256}\n"
+        "data: {train: t.tok, tokenizer: tok, order: sequential}\n"
+        f"train: {{precision: {args.precision}, resume: none, global_batch: 8, micro_batch: 4}}\n"
+        "grid: {x: 2, data: 2, expert: 2}\n"
+        "run: {checkpoint_interval: 0, eval_start: false}\nthreads: 1\n")
+
+
+# name: (duplicate token dropping, keys of recomputation)
+EXPERTS = {
+    "neither": (False, ["train.recompute=full", "train.recompute_comm=again"]),
+    "dtd": (True, ["train.recompute=full", "train.recompute_comm=again"]),
+    "kept": (False, ["train.recompute=full", "train.recompute_comm=keep"]),
+    "dtd, kept": (True, ["train.recompute=full", "train.recompute_comm=keep"]),
+    "neither, no recomputation": (False, []),
+    "dtd, no recomputation": (True, []),
+}
+
+
+def experts(args, work):
+    mixture(args, work)
+    seen = {how: [] for how in EXPERTS}
+    for _ in range(args.rounds):
+        for how, (dropping, words) in EXPERTS.items():
+            rows = train(args, work, "mixture", 2, ["run.trace=true", "moe.capacity=1.25",
+                                                    f"overlap.dtd={str(dropping).lower()}", *words])
+            waiting, _beside = collectives(work / "run" / "trace" / "rank-0.json", "all_to_all", False)
+            seen[how].append((median_of(rows, "step_ms"), waiting, {axis: n for axis, n in rows[-1]["comm_bytes"].items() if n}))
+    for how, values in seen.items():
+        base = seen["neither, no recomputation" if "no recomputation" in how else "neither"]
+        step, waiting = (statistics.median(v[i] for v in values) for i in range(2))
+        yield {"case": how, "median": step, "min": min(v[0] for v in values), "max": max(v[0] for v in values),
+               "unit": "ms/step", "runs": len(values), "all-to-all": waiting, "share of the step": waiting / step,
+               "bytes": values[0][2], "step of neither": step / statistics.median(v[0] for v in base),
+               "all-to-all of neither": waiting / statistics.median(v[1] for v in base)}
+
+
+def capacity(args, work):
+    mixture(args, work)
+    cases = {(k, data, c): [] for k in (2, 8) for data in ("t", "same") for c in (0, 1.25)}
+    for _ in range(args.rounds):
+        for k, data, c in cases:
+            rows = train(args, work, "mixture", 2, [f"model.top_k={k}", f"data.train={work}/{data}.tok", f"moe.capacity={c}"])
+            first = json.loads(open(work / "run" / "metrics.jsonl").readline())
+            cases[k, data, c].append((median_of(rows, "step_ms"), {axis: n for axis, n in rows[-1]["comm_bytes"].items() if n}, first["mem_planned"],
+                                      rows[-1]["expert_load"], rows[-1].get("expert_dropped", 0.0)))
+    for (k, data, c), values in cases.items():
+        times = [v[0] for v in values]
+        yield {"case": f"{k} of 16 chosen, {'spread' if data == 't' else 'all alike'}, " + (f"capacity {c}" if c else "gathered"),
+               "median": statistics.median(times), "min": min(times), "max": max(times), "unit": "ms/step",
+               "runs": len(times), "of gathered": statistics.median(times) / statistics.median(v[0] for v in cases[k, data, 0]),
+               "bytes": values[0][1], "mem_planned": values[0][2], "expert_load": values[0][3], "dropped": values[0][4]}
+
+
+CASES = {"grids": grids, "overlap": overlap, "recompute": recompute, "experts": experts, "capacity": capacity}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=["grids", "overlap", "recompute"])
+    p.add_argument("what", choices=list(CASES))
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--steps", type=int, default=3)
@@ -168,7 +234,7 @@ def main():
         prepare(args, work)
         run([HOSTS, "up", 4 if args.what == "grids" else 2, args.rate])
         try:
-            for row in {"grids": grids, "overlap": overlap, "recompute": recompute}[args.what](args, work):
+            for row in CASES[args.what](args, work):
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         finally:
             run([HOSTS, "down"])

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What a mixture of experts learns. Trains a dense Qwen 3 on --text for --steps steps, and beside it qwen3_moe models
 with the same active parameters: in every second block --experts experts of the dense block's size, of which each token
-chooses one. One of them has moe.balance = --balance, the other has 0.
+chooses one. One of them has moe.balance = --balance, one has 0, and one has moe.capacity = --capacity as well.
 
-Prints a markdown table of losses on validation text (2 % of the files) and of expert_load (largest over mean load of
-the experts of a step, in the worst layer; mean of the last tenth of the steps), and draws both in DIR/experts.svg. Runs
+Prints a markdown table of losses on validation text (2 % of the files), and of means of the last tenth of the steps:
+expert_load (largest over mean load of the experts of a step, in the worst layer) and expert_dropped (share of the
+choices without a place). Draws all three in DIR/experts.svg. Runs
 that are finished in DIR are not repeated, so the same command continues after an interruption. Needs nothing but the
 axonn program and text.
-Usage:  python3 bench/mixture.py [--experts 8] [--steps 2000] [--balance 0.01] [KEY=VALUE...]
+Usage:  python3 bench/mixture.py [--experts 8] [--steps 2000] [--balance 0.01] [--capacity 1.25] [KEY=VALUE...]
 KEY=VALUE: keys of the configuration, for all runs.
 """
 
@@ -38,6 +39,7 @@ def arguments():
     p.add_argument("--ffn", type=positive, default=384, help="of a dense block and of an expert, default %(default)s")
     p.add_argument("--experts", type=positive, default=8, help="default %(default)s")
     p.add_argument("--balance", type=float, default=0.01, help="default %(default)s")
+    p.add_argument("--capacity", type=float, default=1.25, help="default %(default)s")
     p.add_argument("--seq", type=positive, default=128, help="tokens of a row, default %(default)s")
     p.add_argument("--batch", type=positive, default=8, help="rows of a step, default %(default)s")
     p.add_argument("--steps", type=positive, default=2000, help="default %(default)s")
@@ -73,14 +75,14 @@ def train(args, run, *keys):
     return [json.loads(line) for line in (args.dir / run / "metrics.jsonl").open()]
 
 
-def mean_loads(args, rows):
-    """Means of expert_load over twentieths of the steps: points (last step, mean)."""
+def means(args, rows, key):
+    """Means of a row's entry over twentieths of the steps: points (last step, mean)."""
     width = max(args.steps // 20, 1)
     parts = {}
     for row in rows:
-        if "expert_load" in row:
-            parts.setdefault(-(-row["step"] // width) * width, []).append(row["expert_load"])
-    return [(step, statistics.fmean(loads)) for step, loads in sorted(parts.items())]
+        if key in row:
+            parts.setdefault(-(-row["step"] // width) * width, []).append(row[key])
+    return [(step, statistics.fmean(values)) for step, values in sorted(parts.items())]
 
 
 def main():
@@ -90,19 +92,25 @@ def main():
               f"model.expert_ffn={args.ffn}", "model.sparse_step=2"]
     runs = {"dense": train(args, "dense", "model.family=qwen3"),
             "experts": train(args, "experts", *sparse, f"moe.balance={args.balance}"),
-            "experts, no balance": train(args, "no-balance", *sparse, "moe.balance=0")}
+            "experts, no balance": train(args, "no-balance", *sparse, "moe.balance=0"),
+            f"experts, capacity {args.capacity}": train(args, f"capacity-{args.capacity}", *sparse,
+                                                        f"moe.balance={args.balance}", f"moe.capacity={args.capacity}")}
     losses = {name: [(row["step"], row["eval_loss"]) for row in rows if "eval_loss" in row] for name, rows in runs.items()}
-    loads = {name: mean_loads(args, rows) for name, rows in runs.items() if name != "dense"}
+    routers = {key: {name: points for name, rows in runs.items() if (points := means(args, rows, key))}
+               for key in ("expert_load", "expert_dropped")}
     steps = [step for step, _loss in losses["dense"]]
-    print(f"\n| validation loss after steps | {' | '.join(map(str, steps))} | expert_load |\n|---|{'---|' * (len(steps) + 1)}")
+    print(f"\n| validation loss after steps | {' | '.join([*map(str, steps), *routers])} |\n|---|"
+          f"{'---|' * (len(steps) + len(routers))}")
     for name, curve in losses.items():
-        load = f"{statistics.fmean(load for _step, load in loads[name][-2:]):.2f}" if name in loads else ""
-        print(f"| {name} | {' | '.join(f'{loss:.3f}' for _step, loss in curve)} | {load} |")
+        ends = [f"{statistics.fmean(v for _step, v in points[name][-2:]):.2f}" if name in points else ""
+                for points in routers.values()]
+        print(f"| {name} | {' | '.join([*(f'{loss:.3f}' for _step, loss in curve), *ends])} |")
     style = {name: (COLOURS[i], False) for i, name in enumerate(runs)}
-    drawn = [{name: (curve, *style[name]) for name, curve in curves.items()} for curves in (losses, loads)]
+    drawn = [{name: (curve, *style[name]) for name, curve in curves.items()} for curves in (losses, *routers.values())]
     (args.dir / "experts.svg").write_text(chart(
         (drawn[0], "steps; loss on validation text", False, args.steps, (None, None)),
-        (drawn[1], "steps; largest load of an expert over the mean", True, args.steps, (1, None))))
+        (drawn[1], "steps; largest load of an expert over the mean", True, args.steps, (1, None)),
+        (drawn[2], "steps; share of choices without a place", False, args.steps, (0, None))))
     print(f"\n{args.dir / 'experts.svg'}")
 
 

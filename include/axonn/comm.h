@@ -122,6 +122,13 @@ AX_MUST_CHECK ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax
  * ax_comm_group makes communicators like this one, of one rank too. The caller owns *out. AX_ERR_USAGE if
  * there is no such rank. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
+/* Creates a world like that of ax_comm_dry_create, in which this process is rank 0 and decides alone: a
+ * collective on host memory reduces the value of this rank only, and gathers zeros from the others. So what
+ * ranks agree about (a configuration, a grid, an error) is what rank 0 says, and no other rank shares its
+ * machine. For plans of runs that have not started. */
+AX_MUST_CHECK ax_status ax_comm_alone_create(int size, ax_comm **out);
+/* Returns true for a communicator of a dry run, whose other ranks do not exist. */
+bool ax_comm_is_dry(const ax_comm *comm);
 /* Destroys a communicator that has no operation in flight. Collective along comm, unless the world has
  * failed. */
 void ax_comm_destroy(ax_comm **comm);

@@ -31,6 +31,12 @@ typedef struct ax_engine_options {
     ax_masks *masks; /* what is zero in the blocks' matrices stays zero (ax_masks_apply); NULL: nothing */
 } ax_engine_options;
 
+/* Bytes that a rank sends along a set of grid axes (ax_comm_traffic.bytes). */
+typedef struct ax_axes_bytes {
+    char axes[AX_AXISSET_TEXT]; /* such as "x" or "z.data" */
+    int64_t bytes;
+} ax_axes_bytes;
+
 /* The result of a dry run: a step and an evaluation on the device `dry`, which has no memory and computes
  * nothing (ax_engine_plan_make). */
 typedef struct ax_engine_plan {
@@ -40,8 +46,11 @@ typedef struct ax_engine_plan {
     size_t offloaded; /* bytes of offloaded state */
     ax_frame_plan *frame;
     ax_param_uses *uses;
-    ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
-                         communicator for each */
+    ax_axisset *axes;    /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
+                            communicator for each */
+    ax_axes_bytes *sent; /* what this rank sends in a training step, one entry for each set of axes along
+                            which it sends */
+    int n_sent;
     int64_t *costs; /* costs of the embedding, of each block and of the head, by which the layers are divided
                        among pipeline stages (ax_model_use.costs); NULL: not needed */
 } ax_engine_plan;

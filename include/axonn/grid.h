@@ -343,6 +343,9 @@ typedef struct ax_memory {
 typedef enum ax_memory_place { AX_MEMORY_ON_DEVICE, AX_MEMORY_ON_HOST, AX_MEMORY_ON_DISK } ax_memory_place;
 /* Returns the bytes of all classes at a place; ax_memory_total those on the device. */
 size_t ax_memory_on(const ax_memory *memory, ax_memory_place place);
+/* ax_memory_name returns the name of a class in the log, ax_memory_where its place. */
+const char *ax_memory_name(ax_memory_class one);
+ax_memory_place ax_memory_where(ax_memory_class one);
 size_t ax_memory_total(const ax_memory *memory);
 /* Prints each class at a place that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns out. */
 char *ax_memory_print(const ax_memory *memory, ax_memory_place place, char out[512]);

@@ -75,6 +75,9 @@ AX_MUST_CHECK ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_
 void ax_trainer_destroy(ax_trainer **trainer);
 /* Returns the trainer's plan, valid as long as the trainer. */
 const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
+/* Plans the engine of the rank of pipeline stage `stage` (0, ...) that needs the most memory: the one with
+ * coordinate 0 along all other axes. The caller releases *out with ax_engine_plan_fini. Not collective. */
+AX_MUST_CHECK ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_plan *out);
 /* Creates the context and the engine that the trainer's plan describes, and sets the initial weights. The
  * caller owns *ctx and *engine, also after an error, and destroys them before the trainer. Collective along
  * world. */

@@ -71,6 +71,9 @@ ax_status cli_world_close(ax_comm **world, ax_status status);
  * communicator. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const void *args, ax_config_use use, cli_configured_fn *run);
+/* Only loads the configuration and applies its runtime settings to this process. The caller releases *config,
+ * also after an error. */
+ax_status cli_config_open(const cli_config_args *args, ax_config_use use, ax_config *config);
 /* Prints the error message, if `status` is an error that this process has not printed yet and that no other
  * rank prints. */
 void cli_print_error(ax_status status);

@@ -106,8 +106,7 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     return status;
 }
 
-/* Loads the configuration and applies its runtime settings to the process. */
-static ax_status load(const cli_config_args *args, ax_config_use use, ax_config *config)
+ax_status cli_config_open(const cli_config_args *args, ax_config_use use, ax_config *config)
 {
     AX_TRY(ax_config_load(args->path, args->overrides.items, args->overrides.count, use, config));
     AX_TRY(ax_runtime_set_given(config->set));
@@ -134,7 +133,7 @@ ax_status cli_configured(const void *args, ax_config_use use, cli_configured_fn 
 {
     ax_comm *world = NULL;
     ax_config config;
-    ax_status status = open_after(load(args, use, &config), &world);
+    ax_status status = open_after(cli_config_open(args, use, &config), &world);
     if (world)
         status = ax_comm_agree(world, status);
     if (status == AX_OK)

@@ -1,7 +1,8 @@
 /* The backend of dry runs: this process acts as one rank, and the other ranks do not exist. The buffers of
  * collectives and messages are on the device `dry`, which has no memory. So nothing is moved, and the
  * device's observer (a callback) is told the operands, when an operation is started and in ax_wait. Thereby a
- * memory plan keeps the buffers allocated in between. */
+ * memory plan keeps the buffers allocated in between. In a world of ax_comm_alone_create, buffers may also be
+ * in host memory, for collectives. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
@@ -20,6 +21,7 @@ typedef struct handle {
 typedef struct dry_comm {
     ax_comm comm;
     handle *handles;
+    bool alone; /* of ax_comm_alone_create */
 } dry_comm;
 
 static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
@@ -75,10 +77,28 @@ static ax_status start(ax_comm *comm, ax_device *dev, const ax_operand *operand,
     return AX_OK;
 }
 
+/* Runs a collective on host memory as rank 0, without the other ranks: what it gives of the operand to itself
+ * is the result, and the rest of the result is zeros. */
+static void run_alone(const ax_coll_args *args, const ax_operand operand[2])
+{
+    size_t size = ax_dtype_size(args->dtype), sent = (size_t)operand[0].count * size,
+           received = (size_t)operand[1].count * size, mine = ax_min(sent, received);
+    if (args->coll == AX_ALL_TO_ALL)
+        mine = (size_t)args->count * size;
+    if (mine)
+        memmove(args->recv, args->send, mine);
+    if (received > mine)
+        memset((char *)args->recv + mine, 0, received - mine);
+}
+
 static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_operand operand[2];
     ax_coll_operands(args, comm->size, operand);
+    if (!stream && dry_of(comm)->alone) {
+        run_alone(args, operand);
+        return AX_OK;
+    }
     return start(comm, stream ? stream->dev : NULL, operand, 2, work);
 }
 
@@ -98,12 +118,14 @@ static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)
                    "ranks of the group (ax_comm_group)");
 }
 
+static ax_status create(int rank, int size, bool alone, ax_comm **out);
+
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
     int rank = 0;
     while (ranks[rank] != comm->rank)
         rank++;
-    return ax_comm_dry_create(rank, n, out);
+    return create(rank, n, dry_of(comm)->alone && !rank, out);
 }
 
 static void dry_abort(ax_comm *comm, ax_status status, const char *message)
@@ -122,7 +144,7 @@ static void dry_destroy(ax_comm *comm)
     free(dry);
 }
 
-ax_status ax_comm_dry_create(int rank, int size, ax_comm **out)
+static ax_status create(int rank, int size, bool alone, ax_comm **out)
 {
     static const ax_comm_ops ops = {.name = "dry",
                                     .run = dry_run,
@@ -136,6 +158,13 @@ ax_status ax_comm_dry_create(int rank, int size, ax_comm **out)
     AX_CHECK(rank >= 0 && rank < size, AX_ERR_USAGE, "a dry run of %d ranks has no rank %d", size, rank);
     AX_TRY(ax_calloc(1, sizeof *dry, &dry));
     dry->comm = (ax_comm){.ops = &ops, .rank = rank, .size = size, .impl = dry};
+    dry->alone = alone;
     *out = &dry->comm;
     return AX_OK;
 }
+
+ax_status ax_comm_dry_create(int rank, int size, ax_comm **out) { return create(rank, size, false, out); }
+
+ax_status ax_comm_alone_create(int size, ax_comm **out) { return create(0, size, true, out); }
+
+bool ax_comm_is_dry(const ax_comm *comm) { return comm->ops->run == dry_run; }

@@ -40,36 +40,83 @@ static ax_status dry_run_evaluations(ax_engine *e)
                : AX_OK;
 }
 
+/* Adds to sent[axes], for each set of axes of the engine's grid, `times` the bytes that this rank has sent
+ * along it so far. */
+static void add_sent(const ax_engine *e, int64_t times, int64_t *sent)
+{
+    for (int i = 0; i < ax_grid_groups(e->ctx->grid); i++) {
+        ax_axisset axes;
+        const ax_comm *comm = ax_grid_group(e->ctx->grid, i, &axes);
+        sent[axes] += times * ax_comm_traffic_get(comm).bytes;
+    }
+}
+
+/* Writes what a step sends, sent[axes], to the plan. */
+static ax_status list_sent(const ax_grid *grid, const int64_t *sent, ax_engine_plan *out)
+{
+    const int sets = 1 << ax_grid_axes(grid);
+    AX_TRY(ax_calloc((size_t)sets, sizeof *out->sent, &out->sent));
+    for (int axes = 1; axes < sets; axes++) {
+        ax_axes_bytes *entry = &out->sent[out->n_sent];
+        if (!sent[axes])
+            continue;
+        ax_grid_set_print(grid, (ax_axisset)axes, entry->axes);
+        entry->bytes = sent[axes];
+        out->n_sent++;
+    }
+    return AX_OK;
+}
+
 /* Runs each task twice on the device `dry`. The first run records the order in which the task uses weights
  * (the order of their all-gathers), the second run records the memory.
  *
  * The first micro-batch of a step sets the gradients. All later micro-batches add to the gradients, and need
- * more memory than the first. So the second run takes the last micro-batch of a step, and the dry step has
- * two micro-batches if the real step has several. */
-static ax_status dry_run_tasks(ax_engine *e)
+ * more memory than the first. So the second run takes the last micro-batch of a step. The micro-batches
+ * between the first and the last send equally many bytes, and the dry step has one of them. Which gradients
+ * are reduced within the last micro-batch follows from the first run: bytes of a step with one micro-batch
+ * are those of the second run. */
+static ax_status dry_run_tasks(ax_engine *e, int64_t *sent)
 {
-    bool trains = e->options.optim, several = e->options.global_batch > e->rows;
-    int64_t n = several ? 2 : 1;
+    const int64_t micro_batches = e->options.global_batch / e->rows;
+    const bool trains = e->options.optim, several = micro_batches > 1;
+    const int64_t n = ax_min(micro_batches, 3), middle = ax_max(micro_batches - 2, 0);
+    if (!trains) {
+        AX_TRY(dry_run_evaluations(e));
+        ax_frame_forget(e->slot[0].frame);
+        return dry_run_evaluations(e);
+    }
     e->options.global_batch = n * e->rows;
-    if (trains)
-        AX_TRY(engine_begin_step(e));
-    if (trains)
-        AX_TRY(dry_run_micro_batch(e, 0, n));
+    add_sent(e, several ? -1 : 0, sent);
+    AX_TRY(engine_begin_step(e));
+    AX_TRY(dry_run_micro_batch(e, 0, n));
+    add_sent(e, several ? 1 : 0, sent);
     AX_TRY(dry_run_evaluations(e));
     ax_frame_forget(e->slot[0].frame);
-    if (trains && !several)
+    add_sent(e, -middle, sent);
+    if (middle) {
+        AX_TRY(dry_run_micro_batch(e, 1, n));
+        ax_frame_forget(e->slot[0].frame);
+    }
+    add_sent(e, middle, sent);
+    add_sent(e, -1, sent);
+    if (!several)
         AX_TRY(engine_begin_step(e));
-    if (trains)
-        AX_TRY(dry_run_micro_batch(e, n - 1, n));
-    if (trains)
-        AX_TRY(engine_end_step(e, 1, &(ax_hyper){.step = 1}));
+    AX_TRY(dry_run_micro_batch(e, n - 1, n));
+    AX_TRY(engine_end_step(e, 1, &(ax_hyper){.step = 1}));
+    add_sent(e, 1, sent);
     return dry_run_evaluations(e);
 }
 
 static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
+    int64_t *sent;
     AX_TRY(ax_param_set_reserve_messages(e->set));
-    AX_TRY(dry_run_tasks(e));
+    AX_TRY(ax_calloc((size_t)1 << AX_MAX_AXES, sizeof *sent, &sent));
+    ax_status status = dry_run_tasks(e, sent);
+    if (status == AX_OK)
+        status = list_sent(e->ctx->grid, sent, out);
+    free(sent);
+    AX_TRY(status);
     AX_TRY(ax_param_set_take_uses(e->set, &out->uses));
     out->costs = e->costs;
     e->costs = NULL;
@@ -131,5 +178,6 @@ void ax_engine_plan_fini(ax_engine_plan *plan)
     ax_param_uses_destroy(&plan->uses);
     free(plan->axes);
     free(plan->costs);
+    free(plan->sent);
     *plan = (ax_engine_plan){0};
 }

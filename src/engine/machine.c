@@ -12,22 +12,24 @@ typedef struct member {
     int64_t need[AX_MACHINE_PARTS], available[AX_MACHINE_PARTS]; /* in bytes */
 } member;
 
-/* Describes what this rank needs and finds. Sets *has_gpu to whether device memory is not host memory. */
-static ax_status describe(int rank, const char *device, int local_rank, const ax_memory *need, member *out,
-                          bool *has_gpu)
+/* Describes what this rank needs and finds. A dry run plans for any machine: it finds only the limit of the
+ * user. Sets *has_gpu to whether device memory is not host memory. */
+static ax_status describe(const ax_comm *world, const char *device, int local_rank, const ax_memory *need,
+                          member *out, bool *has_gpu)
 {
     int place;
     size_t limit;
     AX_TRY(ax_ctx_find_limit(&limit));
+    const uint64_t own = (uint64_t)ax_comm_rank(world) + 1; /* no rank that does not exist has key 0 */
+    const bool here = !ax_comm_is_dry(world);
     int64_t available = ax_device_available(device, local_rank, &place),
-            on_device = (int64_t)ax_memory_total(need),
+            of_host = place ? ax_memory_available() : available, on_device = (int64_t)ax_memory_total(need),
             on_host = (int64_t)ax_memory_on(need, AX_MEMORY_ON_HOST);
     *has_gpu = place;
-    *out =
-        (member){.key = {(uint64_t)rank, ax_rng_key(ax_host_key(), "memory", (uint64_t)place), ax_host_key()},
-                 .need = {on_device, *has_gpu ? on_device : 0, on_host + (*has_gpu ? 0 : on_device)},
-                 .available = {limit ? (int64_t)limit : -1, *has_gpu ? available : -1,
-                               *has_gpu ? ax_memory_available() : available}};
+    *out = (member){
+        .key = {own, ax_rng_key(ax_host_key(), "memory", (uint64_t)place), ax_host_key()},
+        .need = {on_device, *has_gpu ? on_device : 0, on_host + (*has_gpu ? 0 : on_device)},
+        .available = {limit ? (int64_t)limit : -1, *has_gpu && here ? available : -1, here ? of_host : -1}};
     return AX_OK;
 }
 
@@ -58,7 +60,7 @@ ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, co
     member mine = {.key = {0}}, *all;
     ax_work *work;
     *out = (ax_machine){.tightest = AX_MACHINE_HOST, .world = n};
-    AX_TRY(ax_comm_agree(world, describe(rank, device, local_rank, need, &mine, &out->has_gpu)));
+    AX_TRY(ax_comm_agree(world, describe(world, device, local_rank, need, &mine, &out->has_gpu)));
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
     ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
     if (status == AX_OK)

@@ -18,6 +18,10 @@ size_t ax_memory_on(const ax_memory *m, ax_memory_place place)
     return total;
 }
 
+const char *ax_memory_name(ax_memory_class one) { return classes[one].name; }
+
+ax_memory_place ax_memory_where(ax_memory_class one) { return classes[one].place; }
+
 size_t ax_memory_total(const ax_memory *m) { return ax_memory_on(m, AX_MEMORY_ON_DEVICE); }
 
 char *ax_memory_print(const ax_memory *m, ax_memory_place place, char out[512])

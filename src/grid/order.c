@@ -4,6 +4,7 @@
 #include "axonn/grid.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define AXIS(id, name, split) AX_##id,
@@ -61,6 +62,12 @@ int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int c
 
 ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order, ax_comm **out)
 {
-    int coord[AX_AXES_STANDARD];
-    return ax_comm_split(world, 0, ax_grid_place(size, order, ax_comm_rank(world), coord), out);
+    int coord[AX_AXES_STANDARD], n = ax_comm_size(world), *ranks;
+    *out = NULL;
+    AX_TRY(ax_calloc((size_t)n, sizeof *ranks, &ranks));
+    for (int r = 0; r < n; r++)
+        ranks[ax_grid_place(size, order, r, coord)] = r;
+    ax_status status = ax_comm_group(world, ranks, n, out);
+    free(ranks);
+    return status;
 }

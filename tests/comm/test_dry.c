@@ -96,9 +96,42 @@ static void groups_are_dry_too(void **state)
     FAILS(AX_ERR_USAGE, "no rank 4", ax_comm_dry_create(4, 4, &world));
 }
 
+/* A rank that is alone gets what it gave, and zeros of the ranks that do not exist. */
+static void alone_decides_for_all(void **state)
+{
+    (void)state;
+    ax_comm *world, *group;
+    ax_work *work;
+    const int order[] = {2, 0, 1};
+    int32_t mine[3] = {7, 8, 9}, all[3] = {1, 1, 1}, part[3] = {5, 5, 5};
+    OK(ax_comm_alone_create(3, &world));
+    assert_true(ax_comm_rank(world) == 0 && ax_comm_size(world) == 3 && ax_comm_is_dry(world));
+    OK(ax_all_reduce(world, NULL, mine, 3, AX_I32, AX_SUM, &work));
+    OK(ax_wait(&work));
+    assert_true(mine[0] == 7 && mine[1] == 8 && mine[2] == 9);
+    OK(ax_all_gather(world, NULL, mine, all, 1, AX_I32, &work));
+    OK(ax_wait(&work));
+    assert_true(all[0] == 7 && !all[1] && !all[2]);
+    OK(ax_reduce_scatter(world, NULL, mine, part, 1, AX_I32, AX_MAX, &work));
+    OK(ax_wait(&work));
+    assert_true(part[0] == 7 && part[1] == 5);
+    OK(ax_all_to_all(world, NULL, mine, part, 1, AX_I32, &work));
+    OK(ax_wait(&work));
+    assert_true(part[0] == 7 && !part[1] && !part[2]);
+    OK(ax_barrier(world));
+    OK(ax_comm_agree(world, AX_OK));
+    assert_int_equal(ax_comm_agree(world, ax_fail(AX_ERR_DATA, "no file")), AX_ERR_DATA);
+    assert_string_equal(ax_error_message(), "no file");
+    OK(ax_comm_group(world, order, 3, &group));
+    assert_true(ax_comm_rank(group) == 1 && ax_comm_size(group) == 3);
+    ax_comm_destroy(&group);
+    ax_comm_destroy(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(alone_decides_for_all),
         cmocka_unit_test(operations_only_report_their_operands),
         cmocka_unit_test(groups_are_dry_too),
     };

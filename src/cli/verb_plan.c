@@ -1,0 +1,221 @@
+/* axonn plan: what a training run will need, without starting it. One process plans for all ranks. */
+#include "axonn/runtime.h"
+#include "axonn/train.h"
+#include "launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 1 << 20 };
+
+typedef struct args {
+    cli_config_args common; /* common.launch.ranks: the ranks to plan for */
+    bool json;
+} args;
+
+static const ax_option options[] = {
+    {"CONFIG", AX_OPT_PATH, offsetof(args, common.path), .required = true, .meta = "CONFIG.yaml",
+     .help = "YAML file with the configuration of the run"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, common.overrides),
+     .help = "configuration keys with values, e.g. grid.x=2; they override those of the file"},
+    {"ranks", AX_OPT_INT, offsetof(args, common.launch.ranks), "0", "[0, 1048576]", .meta = "N",
+     .help = "number of ranks to plan for, whatever this machine has; 0: the product of the grid's sizes"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the plan as one JSON object"},
+};
+
+/* The plan of the whole run: of one rank of each pipeline stage. */
+typedef struct forecast {
+    const ax_train_plan *run;
+    int stages, largest; /* largest: the stage whose rank needs the most device memory */
+    ax_engine_plan *stage;
+    int64_t parameters, tokens; /* of the model; of a step */
+    double flops;               /* of a step, all ranks */
+    ax_axes_bytes *sent; /* for each set of axes what the rank that sends most along it sends in a step */
+    int n_sent;
+} forecast;
+
+/* ---- making ----------------------------------------------------------------------------------------- */
+
+/* Enters what a rank of one stage sends. */
+static void add_sent(forecast *f, const ax_engine_plan *stage)
+{
+    for (int i = 0; i < stage->n_sent; i++) {
+        int k = 0;
+        while (k < f->n_sent && strcmp(f->sent[k].axes, stage->sent[i].axes) != 0)
+            k++;
+        if (k == f->n_sent)
+            f->sent[f->n_sent++] = stage->sent[i];
+        f->sent[k].bytes = ax_max(f->sent[k].bytes, stage->sent[i].bytes);
+    }
+}
+
+static ax_status make(const ax_trainer *trainer, forecast *f)
+{
+    const ax_train_plan *p = f->run = ax_trainer_plan(trainer);
+    const ax_engine_options *o = &p->options;
+    int64_t matmul;
+    int sets = 0;
+    AX_TRY(ax_calloc((size_t)p->grid.of[AX_PIPE], sizeof *f->stage, &f->stage));
+    for (; f->stages < p->grid.of[AX_PIPE]; f->stages++) {
+        ax_engine_plan *stage = &f->stage[f->stages];
+        AX_TRY(ax_trainer_plan_stage(trainer, f->stages, stage));
+        sets += stage->n_sent;
+        if (ax_memory_total(&stage->memory) > ax_memory_total(&f->stage[f->largest].memory))
+            f->largest = f->stages;
+    }
+    AX_TRY(ax_calloc((size_t)sets, sizeof *f->sent, &f->sent));
+    for (int s = 0; s < f->stages; s++)
+        add_sent(f, &f->stage[s]);
+    ax_model_config_params(o->model, &f->parameters, &matmul);
+    f->tokens = o->global_batch * o->seq_len;
+    f->flops = ax_model_config_flops_per_token(o->model, o->seq_len) * (double)f->tokens;
+    return AX_OK;
+}
+
+static void forecast_fini(forecast *f)
+{
+    for (int s = 0; s < f->stages; s++)
+        ax_engine_plan_fini(&f->stage[s]);
+    free(f->stage);
+    free(f->sent);
+}
+
+/* ---- printing --------------------------------------------------------------------------------------- */
+
+static json_t *sent_json(const ax_axes_bytes *sent, int n)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < n && object; i++)
+        json_object_set_new(object, sent[i].axes, json_integer((json_int_t)sent[i].bytes));
+    return object;
+}
+
+static json_t *memory_json(const ax_memory *m, ax_memory_place place)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < AX_MEMORY_CLASSES && object; i++)
+        if (ax_memory_where((ax_memory_class)i) == place)
+            json_object_set_new(object, ax_memory_name((ax_memory_class)i),
+                                json_integer((json_int_t)m->bytes[i]));
+    return object;
+}
+
+static json_t *stage_json(const ax_engine_plan *stage)
+{
+    return json_pack("{s:I, s:o, s:o, s:o, s:o}", "memory", (json_int_t)ax_memory_total(&stage->memory),
+                     "device", memory_json(&stage->memory, AX_MEMORY_ON_DEVICE), "host",
+                     memory_json(&stage->memory, AX_MEMORY_ON_HOST), "disk",
+                     memory_json(&stage->memory, AX_MEMORY_ON_DISK), "comm_bytes",
+                     sent_json(stage->sent, stage->n_sent));
+}
+
+static ax_status print_json(const forecast *f)
+{
+    const ax_train_plan *p = f->run;
+    char model[96], grid[96];
+    json_t *stages = json_array();
+    for (int s = 0; s < f->stages && stages; s++)
+        json_array_append_new(stages, stage_json(&f->stage[s]));
+    ax_train_describe(p->options.model, p->grid, model, grid);
+    return cli_print_json(json_pack(
+        "{s:s, s:I, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model", model, "parameters",
+        (json_int_t)f->parameters, "grid", grid, "ranks", ax_comm_size(p->ranks), "device", p->config->device,
+        "precision", ax_dtype_name(p->compute), "micro_batch", (json_int_t)p->options.micro_batch,
+        "recompute", (json_int_t)p->options.recompute, "mem_planned",
+        (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens, "flops",
+        f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages));
+}
+
+static void print_memory(const ax_memory *m, ax_memory_place place, const char *where)
+{
+    char text[512], size[32];
+    if (ax_memory_on(m, place))
+        printf("  %-7s %10s: %s\n", where, ax_format_bytes((double)ax_memory_on(m, place), size),
+               ax_memory_print(m, place, text));
+}
+
+static ax_status print_text(const forecast *f)
+{
+    const ax_train_plan *p = f->run;
+    const int ranks = ax_comm_size(p->ranks);
+    char model[96], grid[96], size[32];
+    ax_train_describe(p->options.model, p->grid, model, grid);
+    printf("%s, %.1f M parameters, %s on %s, %d rank%s: %s\n", model, (double)f->parameters / 1e6,
+           ax_dtype_name(p->compute), p->config->device, ranks, ranks == 1 ? "" : "s", grid);
+    for (int s = 0; s < f->stages; s++) {
+        if (f->stages > 1)
+            printf("memory of a rank of stage %d%s\n", s, s == f->largest ? ", the most" : "");
+        else
+            printf("memory of a rank\n");
+        print_memory(&f->stage[s].memory, AX_MEMORY_ON_DEVICE, "device");
+        print_memory(&f->stage[s].memory, AX_MEMORY_ON_HOST, "host");
+        print_memory(&f->stage[s].memory, AX_MEMORY_ON_DISK, "disk");
+    }
+    printf(
+        "a step: %lld rows of %lld tokens, %lld a micro-batch; %.3g floating-point operations, %.3g a rank\n",
+        (long long)p->options.global_batch, (long long)p->options.seq_len, (long long)p->options.micro_batch,
+        f->flops, f->flops / ranks);
+    for (int i = 0; i < f->n_sent; i++)
+        printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
+               ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
+               i + 1 < f->n_sent ? "" : "\n");
+    return AX_OK;
+}
+
+/* ---- the verb --------------------------------------------------------------------------------------- */
+
+/* Plans as rank 0 of a world whose other ranks do not exist. The log of a run's start has what is printed
+ * here, so only its warnings are shown, unless the user gave a level. */
+static ax_status plan(ax_comm *world, ax_config *config, const args *a)
+{
+    ax_trainer *trainer;
+    forecast f = {.stages = 0};
+    if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
+        ax_log_set_level(AX_LOG_WARN);
+    AX_TRY(ax_trainer_create(world, config, &trainer));
+    ax_status status = make(trainer, &f);
+    if (status == AX_OK)
+        status = a->json ? print_json(&f) : print_text(&f);
+    forecast_fini(&f);
+    ax_trainer_destroy(&trainer);
+    return status;
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    ax_config config;
+    ax_comm *world = NULL;
+    int64_t ranks = a->common.launch.ranks;
+    ax_status status = cli_config_open(&a->common, AX_CONFIG_TO_MEASURE, &config);
+    if (status == AX_OK && !ranks)
+        ranks = ax_grid_size_ranks(ax_config_grid(&config));
+    if (status == AX_OK && ranks > MOST_RANKS)
+        status = ax_fail(AX_ERR_USAGE, "the grid has %lld ranks, more than the %d that can be planned",
+                         (long long)ranks, MOST_RANKS);
+    if (status == AX_OK)
+        status = ax_comm_alone_create((int)ranks, &world);
+    if (status == AX_OK)
+        status = plan(world, &config, a);
+    ax_comm_destroy(&world);
+    ax_config_fini(&config);
+    return status;
+}
+
+const cli_verb verb_plan = {
+    .name = "plan",
+    .summary = "say what a training run will need, before it is started",
+    .details =
+        "Prints, for one rank of each pipeline stage, the memory by class; and what a step computes and\n"
+        "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
+        "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
+        "not opened, and nothing is written. runtime.device_memory is the limit of a rank: if a plan\n"
+        "exceeds it, the error says which keys would make the run fit.",
+    .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
+                "axonn plan gpt.yaml --ranks 64 grid.z=64 --json",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+    .keys = ax_config_options,
+};

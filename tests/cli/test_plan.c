@@ -1,0 +1,108 @@
+/* `axonn plan` prints what a run of any number of ranks will need, and why a run cannot be. */
+#include "cli/cli_test.h"
+
+#define SMALL                                                                                                \
+    "model: {family: gpt2, layers: 4, hidden: 64, heads: 4, vocab: 256, seq_len: 64}\n"                      \
+    "train: {global_batch: 32, micro_batch: 1, precision: bf16}\n"
+
+static int prepare(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/axonn-plan-XXXXXX";
+    if (!mkdtemp(directory) || chdir(directory))
+        return -1;
+    FILE *file = fopen("a.yaml", "w");
+    return !file || fputs(SMALL, file) < 0 || fclose(file) ? -1 : 0;
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    char here[4096];
+    return !getcwd(here, sizeof here) || chdir("/") || ax_remove_tree(here) != AX_OK ? -1 : 0;
+}
+
+static json_int_t integer(json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+/* The largest stage's classes add up to mem_planned, and nothing but the configuration is there afterwards.
+ */
+static void json_has_every_stage(void **state)
+{
+    (void)state;
+    json_t *plan = json_of(AXONN " plan a.yaml --json --ranks 32 grid.pipe=4 grid.x=2 2>/dev/null"),
+           *stages = json_object_get(plan, "stages"), *bytes;
+    json_int_t most = 0;
+    const char *name;
+    assert_int_equal(json_array_size(stages), 4);
+    for (size_t s = 0; s < 4; s++) {
+        json_t *stage = json_array_get(stages, s);
+        json_int_t sum = 0;
+        json_object_foreach(json_object_get(stage, "device"), name, bytes)
+        {
+            sum += json_integer_value(bytes);
+        }
+        assert_int_equal(sum, integer(stage, "memory"));
+        most = ax_max(most, sum);
+    }
+    assert_int_equal(most, integer(plan, "mem_planned"));
+    assert_int_equal(integer(plan, "ranks"), 32);
+    assert_int_equal(integer(plan, "tokens"), 32 * 64);
+    assert_string_equal(json_string_value(json_object_get(plan, "grid")), "data=4 pipe=4 x=2 y=1 z=1");
+    assert_true(integer(json_object_get(plan, "comm_bytes"), "x") > 0);
+    json_decref(plan);
+    ax_buf out = {0};
+    assert_int_equal(shell("ls", &out), 0);
+    assert_string_equal(out.data, "a.yaml\n");
+    ax_buf_fini(&out);
+}
+
+static void text_names_the_largest_stage(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " plan a.yaml grid.pipe=2 2>&1", &out), 0);
+    assert_contains(out.data, "bf16 on cpu, 2 ranks: data=1 pipe=2 x=1 y=1 z=1\n");
+    assert_contains(out.data, "memory of a rank of stage 0, the most\n");
+    assert_contains(out.data, "a step: 32 rows of 64 tokens, 1 a micro-batch; ");
+    assert_contains(out.data, "sent by a rank in a step, at most: ");
+    assert_int_equal(shell(AXONN " plan a.yaml 2>&1", &out), 0);
+    assert_contains(out.data, "memory of a rank\n");
+    assert_null(strstr(out.data, "sent by"));
+    ax_buf_fini(&out);
+}
+
+static void impossible_plans_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words, *said;
+        int code;
+    } bad[] = {{"nowhere.yaml", "nowhere.yaml", 4},
+               {"a.yaml --ranks 3", "train.global_batch", 2},
+               {"a.yaml model.heads=7", "heads", 2},
+               {"a.yaml --ranks 6 grid.x=4", "grid", 2},
+               {"a.yaml grid.pipe=1048576 grid.data=1048576", "grid", 2},
+               {"a.yaml runtime.device_memory=1000000", "runtime.device_memory allows only", 3}};
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(bad); i++) {
+        char command[256];
+        snprintf(command, sizeof command, AXONN " plan %s 2>&1 >/dev/null", bad[i].words);
+        const int code = shell(command, &out);
+        if (code != bad[i].code || !strstr(out.data, bad[i].said))
+            fail_msg("axonn plan %s: exit code %d:\n%s", bad[i].words, code, out.data);
+    }
+    ax_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_has_every_stage),
+        cmocka_unit_test(text_names_the_largest_stage),
+        cmocka_unit_test(impossible_plans_are_refused),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}

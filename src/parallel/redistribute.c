@@ -75,13 +75,18 @@ static step_run run_of(ax_ctx *ctx, const ax_redistribution *steps, int k, const
 }
 
 /* Returns true if each part i of `whole` begins at i · chunk (an empty part: at the end). `fine` is the
- * tensor with dim r->dim already split along the step's axis, `whole` the tensor without this split. */
+ * tensor with dim r->dim already split along the step's axis, `whole` the tensor without this split. If that
+ * is the last axis of the dim, `whole` is cut once, into parts of which the first ones have one unit more
+ * than the others. Then the last part decides: it begins at its multiple only if no part but itself is
+ * smaller than the first, or if these are empty. */
 static bool at_chunks(const step_run *r, const ax_tensor *fine, const ax_tensor *whole, int64_t chunk)
 {
+    const ax_axes *axes = &fine->layout.dim[r->dim];
+    const bool cut_once = axes->n && axes->a[axes->n - 1] == r->step->axis;
     int64_t lo, n, base, all;
     bool placed = true;
     own_range(r, whole, &base, &all);
-    for (int i = 0; i < r->parts && placed; i++) {
+    for (int i = cut_once ? r->parts - 1 : 0; i < r->parts && placed; i++) {
         part_range(r, fine, i, base, &lo, &n);
         placed = lo == ax_min(i * chunk, all);
     }

@@ -215,15 +215,12 @@ char *ax_redistribution_print(const ax_grid *grid, const ax_redistribution *step
 }
 
 /* Returns the extent along d of the largest part of `fine`, a tensor with dim d split along `axis`, in the
- * ranks along this axis. */
+ * ranks along this axis: that of coordinate 0, because larger parts come first. */
 static int64_t chunk_of(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis)
 {
-    int64_t lo, n, chunk = 0;
-    for (int i = 0; i < ax_grid_axis_size(grid, axis); i++) {
-        ax_tensor_range(grid, fine, d, ax_grid_peer(grid, axis, i), &lo, &n);
-        chunk = ax_max(chunk, n);
-    }
-    return chunk;
+    int64_t lo, n;
+    ax_tensor_range(grid, fine, d, ax_grid_peer(grid, axis, 0), &lo, &n);
+    return n;
 }
 
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis)

@@ -30,6 +30,8 @@ typedef struct forecast {
     ax_engine_plan *stage;
     int64_t parameters, tokens; /* of the model; of a step */
     double flops;               /* of a step, all ranks */
+    int64_t
+        micro_batch; /* the largest within the limit, with all other keys as they are; 0: there is no limit */
     ax_axes_bytes *sent; /* for each set of axes what the rank that sends most along it sends in a step */
     int n_sent;
 } forecast;
@@ -70,6 +72,68 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
     f->tokens = o->global_batch * o->seq_len;
     f->flops = ax_model_config_flops_per_token(o->model, o->seq_len) * (double)f->tokens;
     return AX_OK;
+}
+
+/* Sets *need to the bytes of device memory of the rank that needs the most. */
+static ax_status find_need(const ax_trainer *trainer, size_t *need)
+{
+    *need = 0;
+    for (int s = 0; s < ax_trainer_plan(trainer)->grid.of[AX_PIPE]; s++) {
+        ax_engine_plan stage;
+        AX_TRY(ax_trainer_plan_stage(trainer, s, &stage));
+        *need = ax_max(*need, ax_memory_total(&stage.memory));
+        ax_engine_plan_fini(&stage);
+    }
+    return AX_OK;
+}
+
+/* Plans the run with this micro-batch, and enters it if all ranks fit within `limit`; else sets *too_large.
+ * Does nothing if the run cannot have it, because of the schedule of a pipeline. */
+static ax_status try_micro_batch(ax_comm *world, ax_config *config, int64_t micro_batch, size_t limit,
+                                 forecast *f, bool *too_large)
+{
+    ax_trainer *trainer;
+    size_t need = 0;
+    config->train.micro_batch = micro_batch;
+    ax_status status = ax_trainer_create(world, config, &trainer);
+    if (status == AX_OK)
+        status = find_need(trainer, &need);
+    ax_trainer_destroy(&trainer);
+    *too_large = status == AX_ERR_MEMORY || need > limit;
+    if (status == AX_OK && !*too_large)
+        f->micro_batch = micro_batch;
+    return status == AX_ERR_USAGE || status == AX_ERR_MEMORY ? AX_OK : status;
+}
+
+/* Checks the limit of a rank (runtime.device_memory) for all stages, and finds the largest micro-batch within
+ * it: those that divide a rank's rows, from the planned one on, because larger ones need more. */
+static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
+{
+    const ax_train_plan *p = f->run;
+    const int64_t given = config->train.micro_batch,
+                  rows = p->options.global_batch /
+                         ax_strategy_ranks(p->parallel.strategy, AX_ROLE_BATCH, p->grid);
+    const size_t need = ax_memory_total(&f->stage[f->largest].memory);
+    char most[32], text[32];
+    size_t limit;
+    bool too_large = false;
+    AX_TRY(ax_ctx_find_limit(&limit));
+    if (!limit)
+        return AX_OK;
+    AX_CHECK(
+        need <= limit, AX_ERR_MEMORY,
+        "a rank of stage %d needs %s (%zu bytes) of device memory but runtime.device_memory allows only %s "
+        "(%zu "
+        "bytes): use a smaller train.micro_batch, train.recompute: full, more stages (grid.pipe), or another "
+        "pipe.cut",
+        f->largest, ax_format_bytes((double)need, text), need, ax_format_bytes((double)limit, most), limit);
+    ax_status status = AX_OK;
+    f->micro_batch = given;
+    for (int64_t m = given + 1; m <= rows && !too_large && status == AX_OK; m++)
+        if (rows % m == 0)
+            status = try_micro_batch(world, config, m, limit, f, &too_large);
+    config->train.micro_batch = given;
+    return status;
 }
 
 static void forecast_fini(forecast *f)
@@ -117,13 +181,15 @@ static ax_status print_json(const forecast *f)
     for (int s = 0; s < f->stages && stages; s++)
         json_array_append_new(stages, stage_json(&f->stage[s]));
     ax_train_describe(p->options.model, p->grid, model, grid);
-    return cli_print_json(json_pack(
-        "{s:s, s:I, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "model", model, "parameters",
-        (json_int_t)f->parameters, "grid", grid, "ranks", ax_comm_size(p->ranks), "device", p->config->device,
-        "precision", ax_dtype_name(p->compute), "micro_batch", (json_int_t)p->options.micro_batch,
-        "recompute", (json_int_t)p->options.recompute, "mem_planned",
-        (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens, "flops",
-        f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages));
+    return cli_print_json(
+        json_pack("{s:s, s:I, s:s, s:i, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:f, s:o, s:o}", "model", model,
+                  "parameters", (json_int_t)f->parameters, "grid", grid, "ranks", ax_comm_size(p->ranks),
+                  "device", p->config->device, "precision", ax_dtype_name(p->compute), "micro_batch",
+                  (json_int_t)p->options.micro_batch, "largest_micro_batch",
+                  f->micro_batch ? json_integer((json_int_t)f->micro_batch) : json_null(), "recompute",
+                  (json_int_t)p->options.recompute, "mem_planned",
+                  (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens,
+                  "flops", f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages));
 }
 
 static void print_memory(const ax_memory *m, ax_memory_place place, const char *where)
@@ -155,6 +221,8 @@ static ax_status print_text(const forecast *f)
         "a step: %lld rows of %lld tokens, %lld a micro-batch; %.3g floating-point operations, %.3g a rank\n",
         (long long)p->options.global_batch, (long long)p->options.seq_len, (long long)p->options.micro_batch,
         f->flops, f->flops / ranks);
+    if (f->micro_batch)
+        printf("largest train.micro_batch within runtime.device_memory: %lld\n", (long long)f->micro_batch);
     for (int i = 0; i < f->n_sent; i++)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
@@ -174,6 +242,8 @@ static ax_status plan(ax_comm *world, ax_config *config, const args *a)
         ax_log_set_level(AX_LOG_WARN);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     ax_status status = make(trainer, &f);
+    if (status == AX_OK)
+        status = keep_limit(world, config, &f);
     if (status == AX_OK)
         status = a->json ? print_json(&f) : print_text(&f);
     forecast_fini(&f);
@@ -209,8 +279,8 @@ const cli_verb verb_plan = {
         "Prints, for one rank of each pipeline stage, the memory by class; and what a step computes and\n"
         "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
         "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
-        "not opened, and nothing is written. runtime.device_memory is the limit of a rank: if a plan\n"
-        "exceeds it, the error says which keys would make the run fit.",
+        "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
+        "micro-batch within it is printed, or the keys that would make the run fit.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
                 "axonn plan gpt.yaml --ranks 64 grid.z=64 --json",
     .options = options,

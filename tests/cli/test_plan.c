@@ -74,6 +74,29 @@ static void text_names_the_largest_stage(void **state)
     ax_buf_fini(&out);
 }
 
+/* The run fits with the micro-batch that the plan names, and not with the next one. */
+static void largest_micro_batch_is_named(void **state)
+{
+    (void)state;
+    char command[256];
+    json_t *plan = json_of(AXONN " plan a.yaml grid.pipe=2 train.micro_batch=4 --json");
+    const long long limit = integer(plan, "mem_planned") + 1000;
+    assert_true(json_is_null(json_object_get(plan, "largest_micro_batch")));
+    json_decref(plan);
+    snprintf(command, sizeof command, AXONN " plan a.yaml grid.pipe=2 runtime.device_memory=%lld --json",
+             limit);
+    plan = json_of(command);
+    assert_int_equal(integer(plan, "largest_micro_batch"), 4);
+    assert_int_equal(integer(plan, "micro_batch"), 1);
+    json_decref(plan);
+    ax_buf out = {0};
+    snprintf(command, sizeof command,
+             AXONN " plan a.yaml grid.pipe=2 train.micro_batch=8 runtime.device_memory=%lld 2>/dev/null",
+             limit);
+    assert_int_equal(shell(command, &out), 3);
+    ax_buf_fini(&out);
+}
+
 static void impossible_plans_are_refused(void **state)
 {
     (void)state;
@@ -102,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_has_every_stage),
         cmocka_unit_test(text_names_the_largest_stage),
+        cmocka_unit_test(largest_micro_batch_is_named),
         cmocka_unit_test(impossible_plans_are_refused),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -322,8 +322,8 @@ static ax_status read_pipe(watch *w, int *fd)
     if (fd == &w->out)
         return ax_buf_add(&w->result->out, bytes, (size_t)n);
     const size_t more = ax_min((size_t)n, sizeof w->result->errors - 1 - w->shown);
-    memcpy(w->result->errors + w->shown, bytes, more);
-    w->shown += more;
+    for (size_t i = 0; i < more; i++)
+        w->result->errors[w->shown++] = (char)(bytes[i] & 0x80 ? '?' : bytes[i]);
     return AX_OK;
 }
 

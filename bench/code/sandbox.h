@@ -25,7 +25,7 @@ typedef struct sandbox_result {
     int status;       /* as of waitpid, after SANDBOX_EXIT */
     double seconds;   /* elapsed */
     ax_buf out;       /* standard output */
-    char errors[512]; /* the start of its standard error */
+    char errors[512]; /* the start of its standard error; ? in place of each byte that is not ASCII */
 } sandbox_result;
 
 /* Becomes an unused user without rights if the caller is root, for whom limits of processes do not hold. The

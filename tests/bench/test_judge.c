@@ -111,6 +111,8 @@ static verdict judged(judge *j, const task *t, const char *text)
     const ax_status status = judge_sample(j, 0, t, text, &v);
     if (status != AX_OK)
         fail_msg("%s: %s", t->id, ax_error_message());
+    for (const char *c = v.detail; *c; c++)
+        assert_true((unsigned char)*c < 0x80); /* JSON takes only UTF-8 */
     assert_false(left_running());
     return v;
 }
@@ -232,6 +234,9 @@ static const escape escapes[] = {
      "double escape(const std::vector<double> &x) { if (!fork()) { setsid(); if (!fork()) for (;;) sleep(1); "
      "_exit(0); } return -1; }",
      WRONG, WRONG},
+    {"writes bytes that are no text",
+     "double escape(const std::vector<double> &x) { fputs(\"\\303\\377\", stderr); abort(); }", CRASHED,
+     CRASHED},
     {"ends all processes", "double escape(const std::vector<double> &x) { kill(-1, SIGKILL); return -1; }",
      CRASHED, NO_RESULT},
 };

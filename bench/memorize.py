@@ -4,7 +4,8 @@
   extreme   A new model trains for --epochs epochs on --passages passages of --length tokens and on nothing else: once
             with the plain loss, once with data.goldfish.k = K for each of --k, with the same steps and learning rates.
             Then it is given the beginning of each passage and completes it greedily. A passage is recalled if the last
-            --suffix tokens are right. An untrained model is the control. The passages are taken from the files of
+            --suffix tokens are right; ROUGE-L says how much of their words is right, in order. An untrained model is the
+            control. The passages are taken from the files of
             --text, each from another file; no window of 50 tokens occurs twice in them.
   equal     Models train on --text with the plain loss for --steps steps, and with data.goldfish.k = K for K/(K-1) as
             many, so that both learn from equally many targets; each with --seeds seeds. Compares losses on validation
@@ -17,9 +18,10 @@
             in; once with the plain loss, once for each of --k. The learning rate of each size is the one of --scan with
             which the plain loss recalls most of buckets that serve for nothing else. Recalled is a document whose last
             --suffix of --length tokens greedy decoding reproduces (axonn recall). Also measured: the loss on these
-            tokens, before and after phase 2; the validation loss (a tenth of the files); for each k how many of the
-            tokens that the goldfish loss keeps (share p) and drops (share q) are the likeliest, beside the share of
-            documents recalled: independent tokens would give p^(n(k-1)/k) q^(n/k) (arXiv 2406.10209, section 6).
+            tokens, before and after phase 2; ROUGE-L of what greedy decoding writes in their place; the validation loss (a
+            tenth of the files); for each k how many of the tokens that the goldfish loss keeps (share p) and drops (share q)
+            are the likeliest, beside the share of documents recalled: independent tokens would give p^(n(k-1)/k) q^(n/k)
+            (arXiv 2406.10209, section 6).
             With --config, the paper's own scale: one of the configurations in bench/memorize, its number of ranks, and
             its buckets and steps as defaults; --weights is the model that the paper trains on.
   cost      The time of `axonn recall` beside that of `axonn eval` on the same rows, --passages of --length tokens: medians
@@ -249,17 +251,71 @@ def write_megatron(stem, documents):
         struct.pack(f"<{n}q", *starts[:-1]) + struct.pack(f"<{n + 1}q", *range(n + 1)))
 
 
-def recall(args, model, *sources):
-    """What the model recalls of the sources, DIR/NAME.idx each: the documents' results and the totals, by name."""
+def read_megatron(stem):
+    """Returns the documents that write_megatron wrote."""
+    raw = stem.with_suffix(".idx").read_bytes()
+    ids = array.array(TYPES[raw[17]], stem.with_suffix(".bin").read_bytes())
+    n = struct.unpack_from("<Q", raw, 18)[0]
+    lengths, at, out = struct.unpack_from(f"<{n}i", raw, 34), 0, []
+    for length in lengths:
+        out.append(ids[at:at + length].tolist())
+        at += length
+    return out
+
+
+def how_to_compute(args):
+    """The words that tell a verb for a model the grid, device and threads."""
     given = settings(args, *(["device=cuda"] if args.config else []))
     how = [f"{key}={value}" for key, value in given.items() if key.startswith("grid.")]
     for key in ("device", "threads"):
         how += [f"--{key}", given[key]] if key in given else []
+    return how
+
+
+def recall(args, model, *sources):
+    """What the model recalls of the sources, DIR/NAME.idx each: the documents' results and the totals, by name."""
     lines = on_ranks(args, "recall", model, "--data", *(f"{name}.idx" for name in sources), "--tokens", args.suffix,
-                     "--document-tokens", args.length, "--per-token", "--json", *how).splitlines()
+                     "--document-tokens", args.length, "--per-token", "--json", *how_to_compute(args)).splitlines()
     rows = [json.loads(line) for line in lines]
     return {name: ([r for r in rows if r["source"] == f"{name}.idx" and "document" in r],
                    next(r for r in rows if r["source"] == f"{name}.idx" and "documents" in r)) for name in sources}
+
+
+def rouge_l(target, text):
+    """ROUGE-L (Lin 2004) as the package rouge-score computes it: the F-measure of the longest common subsequence of
+    words, which are letters and digits in lower case."""
+    a, b = (re.findall("[a-z0-9]+", t.lower()) for t in (target, text))
+    row = [0] * (len(b) + 1)  # of each beginning of b, the longest subsequence that the words of a so far share with it
+    for word in a:
+        before, row = row, [0]
+        for j, other in enumerate(b):
+            row.append(before[j] + 1 if word == other else max(before[j + 1], row[j]))
+    return 2 * row[-1] / (len(a) + len(b)) if a and b else 0.0
+
+
+TEXTS = {}  # of token ids
+
+
+def decode(args, ids):
+    words = ",".join(map(str, ids))
+    if words not in TEXTS:
+        TEXTS[words] = call(args, "tok", "decode", tokenizer(args), words)
+    return TEXTS[words]
+
+
+def completions(args, model, *sources):
+    """The mean of ROUGE-L of what the model writes greedily in place of the last --suffix tokens of each document of the
+    sources, by name."""
+    documents = {f"{name}/{i}": ids for name in sources for i, ids in enumerate(read_megatron(args.dir / name))}
+    stem = f"{model.replace('/', '-')}-{'-'.join(sources)}"
+    with (args.dir / f"{stem}.prompts").open("w") as prompts:
+        for i, ids in documents.items():
+            print(json.dumps({"id": i, "tokens": ids[:-args.suffix]}), file=prompts)
+    on_ranks(args, "generate", model, "--prompts", f"{stem}.prompts", "--out", f"{stem}.texts", "--max-tokens", args.suffix,
+             "--temperature", 0, "--ignore-end", "--batch", 64, *how_to_compute(args))
+    texts = {line["id"]: line["text"] for line in map(json.loads, (args.dir / f"{stem}.texts").open()) if "id" in line}
+    scores = {i: rouge_l(decode(args, ids[-args.suffix:]), texts[i]) for i, ids in documents.items()}
+    return {name: statistics.mean(score for i, score in scores.items() if i.startswith(f"{name}/")) for name in sources}
 
 
 def extreme(args):
@@ -275,7 +331,7 @@ def extreme(args):
     train(args, "untrained", args.length, *keys, "train.steps=1", "optim.lr=0")
     def tested(model):
         totals = recall(args, model, "passages")["passages"][1]
-        return totals["recalled"], totals["before_error"] / args.suffix
+        return totals["recalled"], totals["before_error"] / args.suffix, completions(args, model, "passages")["passages"]
     results["untrained"] = tested("untrained/ckpt/step-1")
     for k in [0, *args.k]:
         run = f"extreme-k{k}"
@@ -292,13 +348,13 @@ def extreme(args):
 def print_extreme(args, results):
     print(f"\n{args.passages} passages of {args.length} tokens, {args.epochs} epochs, batches of {args.batch}; recalled: "
           f"the last {args.suffix} tokens, greedy\n")
-    print("| loss | recalled | right before the first mistake | training loss, last epoch |\n|---|---|---|---|")
-    exact, share = results["untrained"]
-    print(f"| untrained | {exact} of {args.passages} | {share:.1%} | |")
+    print("| loss | recalled | right before the first mistake | ROUGE-L | training loss, last epoch |\n|---|---|---|---|---|")
+    exact, share, rouge = results["untrained"]
+    print(f"| untrained | {exact} of {args.passages} | {share:.1%} | {rouge:.1%} | |")
     for k, run in results["runs"].items():
-        exact, share = list(run["recall"].values())[-1]
+        exact, share, rouge = list(run["recall"].values())[-1]
         last = statistics.mean(run["loss"][-(args.passages // args.batch):])
-        print(f"| {f'goldfish, k = {k}' if k else 'plain'} | {exact} of {args.passages} | {share:.1%} | {last:.4f} |")
+        print(f"| {f'goldfish, k = {k}' if k else 'plain'} | {exact} of {args.passages} | {share:.1%} | {rouge:.1%} | {last:.4f} |")
 
 
 def picture(args, runs):
@@ -471,26 +527,15 @@ def by_mask(args, documents, passages, k):
             "ends_at_dropped": sum(ends) / max(len(ends), 1)}
 
 
-def read_megatron(stem):
-    """Returns the documents that write_megatron wrote."""
-    raw = stem.with_suffix(".idx").read_bytes()
-    ids = array.array(TYPES[raw[17]], stem.with_suffix(".bin").read_bytes())
-    n = struct.unpack_from("<Q", raw, 18)[0]
-    lengths, at, out = struct.unpack_from(f"<{n}i", raw, 34), 0, []
-    for length in lengths:
-        out.append(ids[at:at + length].tolist())
-        at += length
-    return out
-
-
 def one_trial(args, size, trial, k, lr):
     before, after, rows = phase_2(args, size, trial + 1, trial, k, lr)
     names, out = buckets_of(args, trial), {}
     first, last = recall(args, before, *names.values()), recall(args, after, *names.values())
+    rouge = completions(args, after, *names.values())
     for r, name in names.items():
         totals = last[name][1]
         out[r] = {"recalled": totals["recalled"], "before_error": totals["before_error"], "loss": totals["loss"],
-                  "change": totals["loss"] - first[name][1]["loss"]}
+                  "change": totals["loss"] - first[name][1]["loss"], "rouge_l": rouge[name]}
         if k:
             out[r].update(by_mask(args, last[name][0], read_megatron(args.dir / name), k))
     return {"buckets": out, "valid": [row["eval_loss"] for row in rows if "eval_loss" in row][-1]}
@@ -550,14 +595,15 @@ def loss_name(k):
 def print_curve(args, sizes):
     print(f"\nBuckets of {args.bucket} documents of {args.length} tokens; recalled: the last {args.suffix} tokens, greedy; "
           "means over trials, with their range\n")
-    print("| size | rate | loss | repeated | recalled | tokens before an error | change of the loss |\n"
-          "|---|---|---|---|---|---|---|")
+    print("| size | rate | loss | repeated | recalled | tokens before an error | ROUGE-L | change of the loss |\n"
+          "|---|---|---|---|---|---|---|---|")
     for size, s in sizes.items():
         for k, trials in s["runs"].items():
             for r in args.repeat:
                 rows = [t["buckets"][r] for t in trials]
                 print(f"| {size} | {s['lr']:g} | {loss_name(k)} | {r} | {spread([x['recalled'] for x in rows], '.1f')} | "
-                      f"{spread([x['before_error'] for x in rows], '.1f')} | {spread([x['change'] for x in rows], '.2f')} |")
+                      f"{spread([x['before_error'] for x in rows], '.1f')} | {spread([x['rouge_l'] for x in rows], '.1%')} | "
+                      f"{spread([x['change'] for x in rows], '.2f')} |")
     print("\n| size | loss | validation loss | losses fall with repetitions (Spearman) |\n|---|---|---|---|")
     for size, s in sizes.items():
         for k, trials in s["runs"].items():

@@ -141,7 +141,7 @@ def main():
                                ("before", "learned", args.before)):
         timed(f"{run}, {half}: generating", generate, args, run, half, samples)
         rows[run, half] = timed(f"{run}, {half}: judging", judge, args, run, half)
-    print(f"\n{parameters} parameters; {args.samples} texts of each prompt, {args.before} before training; temperature 0.2\n")
+    print(f"\n{parameters} parameters; texts of each prompt: {args.samples}, before training: {args.before}; temperature 0.2\n")
     print("| model | half | different texts | build@1 | pass@1 | 95 % | loss of answers | loss of all tokens |")
     print("|---|---|---|---|---|---|---|---|")
     for run, half in ((run, half) for run in ("before", "after") for half in HALVES):

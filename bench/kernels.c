@@ -248,8 +248,12 @@ static void bench_gemms(bench *b, ax_dtype dtype)
         bench_gemm(b, dtype, s->tokens[t], s->width, s->vocab, false, false, "head dx");
         bench_gemm(b, dtype, s->vocab, s->width, s->tokens[t], true, false, "head dw");
     }
-    bench_gemm(b, dtype, 1, s->ffn, s->width, false, true, "generation");
-    bench_gemm(b, dtype, 1, s->vocab, s->width, false, true, "generation");
+    for (int i = 0; i < 3; i++) {
+        static const int64_t texts[] = {1, 5, 16};
+        bench_gemm(b, dtype, texts[i], s->ffn, s->width, false, true, "generation");
+        bench_gemm(b, dtype, texts[i], s->width, s->ffn, false, true, "generation");
+        bench_gemm(b, dtype, texts[i], s->vocab, s->width, false, true, "generation");
+    }
 }
 
 /* A grouped GEMM of experts, whose matrices lie in one another's rows, beside a gemm of the same operations:

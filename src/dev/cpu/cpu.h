@@ -158,6 +158,8 @@ typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm[3]; /* one for each vtype */
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
+    ax_cpu_range_fn *gemm_few;  /* gemm with m <= AX_CPU_FEW_ROWS, k <= AX_CPU_FEW_K, b transposed and a not,
+                                   without `accumulate`; items are columns */
     ax_cpu_range_fn *attention, *attention_grad;
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
@@ -167,6 +169,8 @@ typedef struct ax_cpu_isa {
 enum {
     AX_CPU_GEMV_ROWS = 4, /* largest m of a gemm that `gemv` computes; also the largest q_len for which
                              attention computes queries one by one */
+    AX_CPU_FEW_ROWS = 16, /* largest m and k of a gemm that `gemm_few` computes */
+    AX_CPU_FEW_K = 64 << 10,
     AX_CPU_ATTENTION_QUERIES = 256, /* largest number of queries in a work item of attention; an item is
                                        (sequence, head, block of queries) */
     AX_CPU_MAX_HEAD_DIM = 256,      /* with a larger head_dim, attention runs on the reference backend */
@@ -330,6 +334,9 @@ double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double second
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 ax_status ax_cpu_gemm_grouped_run(ax_stream *stream, const void *args);
+/* Returns the largest number of values of k that are added up before the sum is added to that of the values
+ * before: it depends on k alone. */
+int64_t ax_cpu_gemm_block(const ax_cpu_gemm *gemm, int64_t k);
 /* Computes one part of c, rows m0 … m1-1 by columns n0 … n1-1; a and b are fp32, bf16 or fp16. `scratch` is
  * the running thread's block of scratch. */
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,

@@ -22,9 +22,10 @@
  * units prefetch and pack between the steps in k of a tile, and also store the sums of the previous tile.
  *
  * An element of c is always computed by the same sequence of multiply-adds: k ascends, in blocks whose sizes
- * depend on k alone. So neither the tile of the element nor the number of threads changes its bits. A GEMM
- * with few rows (as for the generation of one token) reads each element of b once and is bound by memory: it
- * uses gemv_kernels.h, which packs nothing. */
+ * depend on k alone. So neither the tile of the element nor the number of threads changes its bits. GEMMs of
+ * few rows, as for the generation of one token of several texts, read each element of b once and are bound by
+ * memory. They do not pack b: 5 to 16 rows use few_kernels.h, with the same bits, fewer rows gemv_kernels.h,
+ * which adds in another order. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
@@ -381,9 +382,14 @@ typedef struct blocking {
     float *sums;
 } blocking;
 
+int64_t ax_cpu_gemm_block(const ax_cpu_gemm *gemm, int64_t k)
+{
+    return even_block(k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair));
+}
+
 static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m, int64_t n)
 {
-    blocking c = {.kc = even_block(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
+    blocking c = {.kc = ax_cpu_gemm_block(gemm, g->k)};
     int64_t unit_bytes = ax_cpu_units(gemm, c.kc) * 4;
     bool sums = g->c_dtype != AX_F32 && c.kc < g->k;
     int64_t block_bytes = reads_a_unpacked(gemm, g, g->k) ? gemm->a_unpacked : gemm->a_packed;
@@ -476,8 +482,9 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
 typedef struct job {
     const ax_cpu *cpu;
     const ax_gemm_args *g;
-    const ax_cpu_gemm *gemm; /* NULL: gemv */
-    int threads_m;           /* number of parts into which the rows of c are cut */
+    ax_cpu_range_fn *columns; /* of few rows: computes columns of c; or NULL */
+    const ax_cpu_gemm *gemm;  /* if columns is NULL */
+    int threads_m;            /* number of parts into which the rows of c are cut */
 } job;
 
 /* Returns where part number `part` begins if 0 … total-1 is cut into `parts` parts at multiples of `unit`. */
@@ -490,10 +497,10 @@ static void run_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
     const ax_gemm_args *g = j->g;
-    if (!j->gemm) {
+    if (j->columns) {
         int64_t lo = part_start(g->n, 64, part, parts), hi = part_start(g->n, 64, part + 1, parts);
         if (lo < hi)
-            j->cpu->isa->gemv(g, lo, hi, scratch);
+            j->columns(g, lo, hi, scratch);
         return;
     }
     int tm = parts % j->threads_m ? 1 : j->threads_m, tn = parts / tm;
@@ -530,17 +537,17 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 
 /* Returns into how many parts a GEMM is cut for the threads. If cutting more finely costs nothing, each
  * thread gets several parts, so that a thread that the system preempts delays the other threads less. A GEMM
- * of few rows (gemv) packs nothing, so its parts must only be long enough to read memory at full speed. Any
+ * of few rows packs no weights, so its parts must only be long enough to read memory at full speed. Any
  * other GEMM gets several parts per thread only under three conditions. First, its rows are not cut
  * (threads_m is 1). Second, a is read in place: otherwise each part would pack a again. Third, each part has
  * many panels of b: a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* a part has at least so many elements (gemv) or panels of b */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* a part has at least so many elements of b, or panels */
     enum { EACH = 8 };                       /* largest number of parts per thread */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;
-    if (!j->gemm)
+    if (j->columns)
         parts = g->n * g->k / (threads * (int64_t)ELEMENTS);
     else if (j->threads_m == 1 && reads_a_unpacked(j->gemm, g, g->k))
         parts = g->n / (threads * PANELS * j->gemm->lanes * j->gemm->vectors);
@@ -554,23 +561,28 @@ static void clear_c(const ax_gemm_args *g)
         memset((char *)g->c + (size_t)(i * g->ldc) * size, 0, (size_t)g->n * size);
 }
 
-/* Multiplies, without epilogue, sums of columns or F64. `few`: by gemv. */
-static void multiply(const ax_cpu *cpu, const ax_gemm_args *g, bool few)
+/* Returns true if gemm_few can compute a GEMM, with the same bits as tiles. */
+static bool suits_few(const ax_gemm_args *g)
+{
+    return g->m <= AX_CPU_FEW_ROWS && g->k <= AX_CPU_FEW_K && g->trans_b && !g->trans_a && !g->accumulate;
+}
+
+/* Multiplies, without epilogue, sums of columns or F64. */
+static void multiply(const ax_cpu *cpu, const ax_gemm_args *g, bool by_gemv)
 {
     if (g->k == 0 && !g->accumulate)
         clear_c(g);
     if (g->m == 0 || g->n == 0 || g->k == 0)
         return;
-    job j = {.cpu = cpu, .g = g};
-    if (!few)
-        j.gemm = cpu->isa->gemm[vtype_of(g->dtype)];
+    job j = {.cpu = cpu, .g = g, .gemm = cpu->isa->gemm[vtype_of(g->dtype)]};
+    j.columns = by_gemv ? cpu->isa->gemv : suits_few(g) ? cpu->isa->gemm_few : NULL;
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
-    j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
+    j.threads_m = j.columns ? 1 : threads_over_rows(g, j.gemm, threads);
     ax_cpu_parallel(cpu, count_parts(&j, threads), run_part, &j);
 }
 
-static bool is_few(int64_t rows, bool trans_a) { return rows <= AX_CPU_GEMV_ROWS && !trans_a; }
+static bool suits_gemv(int64_t rows, bool trans_a) { return rows <= AX_CPU_GEMV_ROWS && !trans_a; }
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
 {
@@ -579,7 +591,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
         return ax_gemm_in_two(stream, g, stream->dev->ops.kernel);
     if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
         return ax_backend_ref.kernel[AX_K_gemm](stream, args);
-    multiply(ax_cpu_of(stream), g, is_few(g->m, g->trans_a));
+    multiply(ax_cpu_of(stream), g, suits_gemv(g->m, g->trans_a));
     return AX_OK;
 }
 
@@ -592,7 +604,7 @@ ax_status ax_cpu_gemm_grouped_run(ax_stream *stream, const void *args)
         return ax_backend_ref.kernel[AX_K_gemm_grouped](stream, args);
     for (int64_t i = 0; i < a->groups; i++) {
         const ax_gemm_args g = ax_gemm_of_group(a, i);
-        multiply(ax_cpu_of(stream), &g, is_few(a->m, a->trans_a));
+        multiply(ax_cpu_of(stream), &g, suits_gemv(a->m, a->trans_a));
     }
     return AX_OK;
 }

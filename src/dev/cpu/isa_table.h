@@ -3,6 +3,7 @@
  * table AX_ISA_VECTORS, unless the including file shares the table of another file (AX_SHARES_VECTORS). */
 #include "attention_grad_kernels.h"
 #include "attention_kernels.h"
+#include "few_kernels.h"
 #include "gemm_kernels.h"
 #include "gemv_kernels.h"
 
@@ -29,6 +30,7 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .name = AX_ISA_NAME,
     .gemm = {[VF32] = &gemm_f32, [VBF16] = &gemm_bf16, [VF16] = &gemm_f16},
     .gemv = gemv,
+    .gemm_few = gemm_few,
     .attention = attention,
     .attention_grad = attention_grad,
     .peak_f32 = peak_f32,

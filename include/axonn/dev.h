@@ -153,6 +153,9 @@ typedef struct ax_span {
     size_t bytes;
 } ax_span;
 
+/* A part of the work of ax_device_parallel. */
+typedef void ax_host_work_fn(void *user, int part);
+
 typedef struct ax_device_ops {
     const char *name, *help;
     const char *delegate; /* the backend whose entries replace NULL entries here, or NULL */
@@ -190,6 +193,8 @@ typedef struct ax_device_ops {
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
+    /* Runs work of the host on the threads that compute kernels (ax_device_parallel). Optional. */
+    void (*parallel)(ax_device *dev, int parts, ax_host_work_fn *work, void *user);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* blocking */
     const ax_copy_ops *copies; /* copies beside kernels; or NULL: a copy is done when the call returns */
@@ -390,6 +395,11 @@ AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t s
  * new arrays that are first written in another way, for example by a copy, because a page lies near the core
  * that first writes it. */
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
+
+/* Calls work(user, part) for each part 0 … parts-1, at the same time on the threads that compute the device's
+ * kernels; one part after the other if these are not threads of the host. Which thread has which part is not
+ * defined. `work` neither uses the device nor reports errors, and subnormal numbers may count as 0 in it. */
+void ax_device_parallel(ax_device *dev, int parts, ax_host_work_fn *work, void *user);
 
 /* Makes a device keep on disk which algorithms it chooses by timing them (device cuda: algorithms of GEMMs).
  * From this call on, the device stores all its choices in file AX_PLANS_FILE of directory `dir`, and does not

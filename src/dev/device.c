@@ -251,6 +251,15 @@ void ax_device_touch(ax_device *dev, void *memory, size_t bytes)
     leave(dev);
 }
 
+void ax_device_parallel(ax_device *dev, int parts, ax_host_work_fn *work, void *user)
+{
+    if (dev->ops.parallel)
+        dev->ops.parallel(dev, parts, work, user);
+    else
+        for (int part = 0; part < parts; part++)
+            work(user, part);
+}
+
 double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
 {
     enter(dev);

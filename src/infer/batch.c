@@ -33,9 +33,11 @@ typedef struct texts {
     ax_generator *generator;
     slot *slot;     /* [groups, size] */
     int32_t *fed;   /* [slots of the generator]: tokens of a step */
-    int32_t *drawn; /* [groups, size]: the tokens that were drawn, plus 1; 0: no text. Then the number of
-                       ranks on which the step failed */
-    float *work;    /* [3, vocab] */
+    int32_t *drawn; /* [groups, size]: the tokens that were drawn, plus 1; 0: no text, or none was drawn. Then
+                       the number of ranks on which the step failed */
+    const float *logits; /* of the generator, of the last step */
+    int threads;         /* that draw tokens */
+    float *work;         /* [threads, 3, vocab] */
     ax_take_continued_fn *take;
     void *user;
 } texts;
@@ -69,6 +71,16 @@ static bool find_next(texts *b)
             if (!p->done || !p->done[b->sample])
                 return true;
     return false;
+}
+
+/* Returns the number of texts that are wanted. */
+static int64_t count_texts(const texts *b)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < b->count; i++)
+        for (int64_t k = 0; k < b->prompts[i].samples; k++)
+            n += !b->prompts[i].done || !b->prompts[i].done[k];
+    return n;
 }
 
 /* Returns the slot of this rank's group that holds a prompt, slot i if that does, or -1. */
@@ -118,26 +130,42 @@ static ax_status begin_texts(texts *b, bool *busy)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Feeds the last token of each text of this rank's group, and draws the next ones. The ranks of a group
- * divide the texts among them: all should have the same logits, but a difference in rounding must not let
- * texts diverge. */
+/* Draws the next token of the text in slot i of this rank's group, if it has one and it is not drawn yet;
+ * `thread` has the scratch. */
+static ax_status draw_one(const texts *b, int64_t i, int thread)
+{
+    const slot *s = slot_of(b, b->mine, i);
+    const int64_t vocab = b->model->config.vocab;
+    int32_t *drawn = &b->drawn[b->mine * b->size + i], id;
+    if (!s->busy || *drawn)
+        return AX_OK;
+    AX_TRY(ax_continuation_draw(&s->now, b->logits + i * vocab, b->work + 3 * thread * vocab, &id));
+    *drawn = id + 1;
+    return AX_OK;
+}
+
+/* Draws the tokens that a thread has of those of this rank (ax_device_parallel). An error leaves a token out.
+ * The ranks of a group divide the texts among them: all should have the same logits, but a difference in
+ * rounding must not let texts diverge. */
+static void draw_part(void *user, int part)
+{
+    const texts *b = user;
+    for (int64_t i = b->member + b->members * part; i < b->size; i += b->members * b->threads)
+        if (draw_one(b, i, part) != AX_OK)
+            return;
+}
+
+/* Feeds the last token of each text of this rank's group, and draws the next ones. */
 static ax_status draw_own(texts *b)
 {
-    const float *logits;
-    const int64_t vocab = b->model->config.vocab;
     for (int64_t i = 0; i < b->size; i++) {
         const slot *s = slot_of(b, b->mine, i);
         b->fed[i] = s->busy ? s->now.ids.data[s->now.ids.size - 1] : AX_IDLE;
     }
-    AX_TRY(ax_generator_step(b->generator, b->fed, &logits));
-    for (int64_t i = b->member; i < b->size; i += b->members) {
-        const slot *s = slot_of(b, b->mine, i);
-        int32_t *id = &b->drawn[b->mine * b->size + i];
-        if (!s->busy)
-            continue;
-        AX_TRY(ax_continuation_draw(&s->now, logits + i * vocab, b->work, id));
-        ++*id;
-    }
+    AX_TRY(ax_generator_step(b->generator, b->fed, &b->logits));
+    ax_device_parallel(b->ctx->dev, b->threads, draw_part, b);
+    for (int64_t i = b->member; i < b->size; i += b->members)
+        AX_TRY(draw_one(b, i, 0)); /* those that were left out, for the message on this thread */
     return AX_OK;
 }
 
@@ -233,7 +261,8 @@ static ax_status run(texts *b)
     AX_TRY(ax_calloc((size_t)slots, sizeof *b->slot, &b->slot));
     AX_TRY(ax_calloc((size_t)slots + 1, sizeof *b->drawn, &b->drawn));
     AX_TRY(ax_calloc((size_t)ax_max(b->size, LEAST), sizeof *b->fed, &b->fed));
-    AX_TRY(ax_calloc(3 * (size_t)b->model->config.vocab, sizeof *b->work, &b->work));
+    b->threads = (int)ax_min(b->ctx->dev->threads, ax_ceil_div(b->size, b->members));
+    AX_TRY(ax_calloc(3 * (size_t)(b->threads * b->model->config.vocab), sizeof *b->work, &b->work));
     for (int64_t i = b->size; i < LEAST; i++)
         b->fed[i] = AX_IDLE;
     for (;;) {
@@ -259,6 +288,7 @@ ax_status ax_prompts_continue(ax_ctx *ctx, const ax_pretrained *model, const ax_
                .user = user};
     AX_CHECK(batch > 0, AX_ERR_USAGE, "a batch has at least one text, not %lld", (long long)batch);
     find_group(&b);
+    b.size = ax_min(batch, ax_max(1, ax_ceil_div(count_texts(&b), b.groups)));
     ax_status status = find_next(&b) ? run(&b) : AX_OK;
     for (int64_t i = 0; b.slot && i < b.groups * b.size; i++)
         ax_continuation_fini(&b.slot[i].now);

@@ -323,6 +323,7 @@ ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
+void ax_cpu_host_work(ax_device *dev, int parts, ax_host_work_fn *work, void *user);
 
 /* Kernels without SIMD (plain.c, masked.c). Work items are elements for fill and copy, rows for the others.
  */

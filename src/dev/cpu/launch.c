@@ -442,6 +442,24 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
                      true);
 }
 
+/* What ax_cpu_host_work runs. */
+typedef struct host_work {
+    ax_host_work_fn *work;
+    void *user;
+} host_work;
+
+static void run_host_work(void *arg, int part, int parts, char *scratch)
+{
+    const host_work *w = arg;
+    (void)parts, (void)scratch;
+    w->work(w->user, part);
+}
+
+void ax_cpu_host_work(ax_device *dev, int parts, ax_host_work_fn *work, void *user)
+{
+    ax_cpu_parallel(dev->impl, parts, run_host_work, &(host_work){work, user});
+}
+
 const ax_device_ops ax_backend_cpu = {
     .name = "cpu",
     .help = "SIMD (AMX, AVX-512, AVX2 or portable) and threads on the host's processor",
@@ -450,6 +468,7 @@ const ax_device_ops ax_backend_cpu = {
     .close = ax_cpu_close,
     .workspace = ax_cpu_workspace,
     .touch = ax_cpu_touch,
+    .parallel = ax_cpu_host_work,
     .peak = ax_cpu_peak,
     .read = ax_cpu_read,
     .kernel =

@@ -324,6 +324,7 @@ AX_MUST_CHECK ax_status ax_ctx_find_limit(size_t *bytes);
     X(WORKSPACE, "kernel scratch", DEVICE)                                                                   \
     /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
     X(PINNED, "pinned messages", HOST)                                                                       \
+    X(LOGITS, "logits", HOST) /* of a generator, for the host to draw tokens from */                         \
     /* Offloaded state in host memory, and the buffers between its file and a GPU. */                        \
     X(HOST, "offloaded state", HOST)                                                                         \
     X(FILE, "offloaded state", DISK)

@@ -45,6 +45,11 @@ static ax_layout samples_layout(const ax_generator *g)
 /* Returns the largest number of tokens of a pass. */
 static int64_t most_rows(const ax_generator *g) { return ax_max(g->options.chunk, g->options.slots); }
 
+static size_t logits_bytes(const ax_generator *g)
+{
+    return (size_t)(g->options.slots * g->model->config.vocab) * sizeof(float);
+}
+
 static size_t ids_bytes(const ax_generator *g) { return (size_t)(3 * most_rows(g)) * sizeof(int32_t); }
 
 /* ---- one pass ------------------------------------------------------------------------------------ */
@@ -231,7 +236,7 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
         AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, o->slots * groups_of(g), o->capacity, &g->cache));
     AX_TRY(ax_calloc((size_t)o->slots, sizeof *g->length, &g->length));
     AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
-    AX_TRY(ax_calloc((size_t)(o->slots * config->vocab), sizeof *g->logits, &g->logits));
+    AX_TRY(ax_calloc(1, logits_bytes(g), &g->logits));
     AX_TRY(ax_ctx_alloc(g->ctx, ids_bytes(g), (void **)&g->device));
     return g->plan ? ax_frame_create_planned(g->ctx, g->plan, &g->frame)
                    : ax_frame_create(g->ctx, 0, &g->frame);
@@ -292,6 +297,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
         bytes[AX_MEMORY_BATCH] += ids_bytes(&g);
         bytes[AX_MEMORY_TABLES] = ax_layer_table_bytes(g.model->root);
         bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(g.chunks) + ax_pipeline_bytes(g.steps);
+        bytes[AX_MEMORY_LOGITS] = logits_bytes(&g);
         bytes[AX_MEMORY_CACHE] = g.cache ? ax_kv_cache_bytes(g.cache) : 0;
         status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &bytes[AX_MEMORY_PINNED]);
     }

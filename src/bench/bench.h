@@ -86,7 +86,7 @@ double bench_gemm_flops(const bench_gemm *gemm);
 /* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct bench_token_times {
     ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
-    ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
+    ax_spread token;  /* seconds per step: feeding a token of each text and choosing the next ones */
     /* The fields below are of this rank. */
     double weights;  /* bytes of the weight matrices that the GEMMs of one token read, rows of zeros that pad
                         them included (ax_param_pad_rows) */
@@ -98,12 +98,20 @@ typedef struct bench_token_times {
     char model[96], grid[96]; /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_token_times;
 
+/* What bench_time_tokens does. */
+typedef struct bench_tokens {
+    int64_t prompt, tokens, rounds; /* tokens: of each text */
+    int64_t batch;                  /* texts that are generated at a time */
+    double top_p;                   /* tokens are drawn with this top-p; 0: the likeliest are taken */
+} bench_tokens;
+
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates
  * `tokens` more, and then times the reading of the weights. Generating and reading alternate, so that other
  * load on the machine slows both of them alike. On a device with its own clock (a GPU), kernels are timed in
- * one further round. Collective along the grid. */
-AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
-                                          int64_t tokens, int64_t rounds, bench_token_times *out);
+ * one further round. In a batch each step generates a token of each text; two texts or more are five rows or
+ * more, as in ax_prompts_continue, some of them idle. Collective along the grid. */
+AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, const bench_tokens *what,
+                                          bench_token_times *out);
 
 /* A value of ax_coll_args.coll in addition to those of ax_coll: a message from rank 0 to rank 1, which `bench
  * comm` times too. */

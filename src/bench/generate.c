@@ -6,14 +6,19 @@
 typedef struct timing {
     ax_ctx *ctx;
     const ax_model_config *model;
-    int64_t prompt, tokens, rounds;
+    int64_t prompt, tokens, rounds, batch;
+    double top_p;
     ax_generator *generator;
-    int32_t *ids;   /* [prompt]: the prompt */
-    double *first;  /* [rounds]: seconds to feed the prompt */
-    double *read;   /* [rounds]: bytes/s of reading the weights (ax_device_read) */
-    double *share;  /* [rounds]: time to read the weights / median time of a token */
-    double *each;   /* [rounds · tokens]: seconds of each token */
-    double *sorted; /* [tokens]: scratch array to find a median */
+    const float *logits; /* of the generator, of the last pass */
+    int32_t *ids;        /* [prompt]: the prompt */
+    int32_t *next;       /* [slots of the generator]: tokens of a step */
+    float *work;         /* [threads, 2, vocab]: scratch of ax_sample */
+    int64_t drawn;       /* number of tokens that were drawn */
+    double *first;       /* [rounds]: seconds to feed the prompt */
+    double *read;        /* [rounds]: bytes/s of reading the weights (ax_device_read) */
+    double *share;       /* [rounds]: time to read the weights / median time of a token */
+    double *each;        /* [rounds · tokens]: seconds of each token */
+    double *sorted;      /* [tokens]: scratch array to find a median */
     ax_span
         *span; /* [spans]: the weight matrices that the GEMMs of a token read, in the order of the GEMMs */
     int64_t spans;
@@ -72,16 +77,60 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Feeds the prompt to the generator, or, with n = 1, a token after it, and sets *next to the likeliest next
- * token. *seconds is the time for feeding and choosing. */
-static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
+/* Draws the next token of text i; `thread` has the scratch. */
+static ax_status draw_one(timing *t, int64_t i, int thread)
 {
-    static const ax_sampling likeliest = {.top_p = 1};
-    const float *logits;
-    double begin = ax_now();
-    AX_TRY(n == 1 ? ax_generator_step(t->generator, ids, &logits)
-                  : ax_generator_feed(t->generator, 0, ids, n, &logits));
-    AX_TRY(ax_sample(logits, (int)t->model->vocab, &likeliest, 0, NULL, next));
+    const int64_t vocab = t->model->vocab;
+    const ax_sampling how = {.temperature = t->top_p > 0, .top_p = t->top_p > 0 ? t->top_p : 1};
+    const double u = ax_rng_uniform(2, (uint64_t)(t->drawn + i));
+    return ax_sample(t->logits + i * vocab, (int)vocab, &how, u, t->work + 2 * thread * vocab, &t->next[i]);
+}
+
+/* Draws every n-th token, with n the number of threads (ax_device_parallel). */
+static void draw_part(void *user, int part)
+{
+    timing *t = user;
+    for (int64_t i = part; i < t->batch; i += t->ctx->dev->threads)
+        if (draw_one(t, i, part) != AX_OK)
+            t->next[i] = AX_IDLE;
+}
+
+/* Chooses the next tokens of all texts. */
+static ax_status draw(timing *t)
+{
+    ax_device_parallel(t->ctx->dev, t->ctx->dev->threads, draw_part, t);
+    for (int64_t i = 0; i < t->batch; i++)
+        if (t->next[i] == AX_IDLE)
+            AX_TRY(draw_one(t, i, 0)); /* again, for the message */
+    t->drawn += t->batch;
+    return AX_OK;
+}
+
+/* Feeds the prompt to all slots, and chooses a token after it. */
+static ax_status feed_prompt(timing *t, double *seconds)
+{
+    const double begin = ax_now();
+    const int64_t batch = t->batch;
+    for (int64_t i = 0; i < batch; i++)
+        AX_TRY(ax_generator_rewind(t->generator, i, 0));
+    AX_TRY(ax_generator_feed(t->generator, 0, t->ids, t->prompt, &t->logits));
+    t->batch = 1;
+    ax_status status = draw(t);
+    t->batch = batch;
+    for (int64_t i = 1; i < batch && status == AX_OK; i++) {
+        t->next[i] = t->next[0];
+        status = ax_generator_copy(t->generator, 0, i, t->prompt);
+    }
+    *seconds = ax_now() - begin;
+    return status;
+}
+
+/* Feeds a token of each text, and chooses the next ones. */
+static ax_status feed(timing *t, double *seconds)
+{
+    const double begin = ax_now();
+    AX_TRY(ax_generator_step(t->generator, t->next, &t->logits));
+    AX_TRY(draw(t));
     *seconds = ax_now() - begin;
     return AX_OK;
 }
@@ -92,14 +141,12 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
  * time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
-    int32_t id;
-    AX_TRY(ax_generator_rewind(t->generator, 0, 0));
     AX_TRY(ax_barrier(t->ctx->world));
-    AX_TRY(feed(t, t->ids, t->prompt, &id, first));
+    AX_TRY(feed_prompt(t, first));
     t->ctx->dev->totals = totals;
     ax_status status = AX_OK;
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
-        status = feed(t, &id, 1, &id, &each[i]);
+        status = feed(t, &each[i]);
     if (status == AX_OK)
         status = ax_stream_wait(t->ctx->stream); /* also adds the times of the last kernels to `totals` */
     t->ctx->dev->totals = NULL;
@@ -126,17 +173,16 @@ static void log_duration(const timing *t, double round)
                (long long)t->rounds, all);
 }
 
-/* Generates one token while `watch` records which weights the GEMMs read. Then runs one round whose times are
+/* Generates one step while `watch` records which weights the GEMMs read. Then runs one round whose times are
  * overwritten later. */
 static ax_status warm_up(timing *t)
 {
-    int32_t id;
     double seconds;
     ax_device *dev = t->ctx->dev;
-    AX_TRY(feed(t, t->ids, t->prompt, &id, &seconds));
+    AX_TRY(feed_prompt(t, &seconds));
     dev->watch = watch;
     dev->watch_user = t;
-    ax_status status = feed(t, &id, 1, &id, &seconds);
+    ax_status status = feed(t, &seconds);
     dev->watch = NULL;
     AX_TRY(status);
     AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
@@ -185,7 +231,7 @@ static ax_status time_rounds(timing *t, bench_token_times *out)
 
 /* ---- the whole measurement ----------------------------------------------------------------------- */
 
-static ax_status alloc_arrays(timing *t)
+static ax_status alloc_arrays(timing *t, int64_t slots)
 {
     AX_TRY(ax_calloc((size_t)t->prompt, sizeof *t->ids, &t->ids));
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->first, &t->first));
@@ -193,24 +239,36 @@ static ax_status alloc_arrays(timing *t)
     AX_TRY(ax_calloc((size_t)t->tokens, sizeof *t->sorted, &t->sorted));
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->read, &t->read));
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->share, &t->share));
+    AX_TRY(ax_calloc((size_t)slots, sizeof *t->next, &t->next));
+    AX_TRY(ax_calloc(2 * (size_t)(t->ctx->dev->threads * t->model->vocab), sizeof *t->work, &t->work));
+    for (int64_t i = t->batch; i < slots; i++)
+        t->next[i] = AX_IDLE;
     for (int64_t i = 0; i < t->prompt; i++)
         t->ids[i] = (int32_t)(ax_rng_uniform(1, (uint64_t)i) * (double)t->model->vocab);
     return AX_OK;
 }
 
-ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t tokens,
-                            int64_t rounds, bench_token_times *out)
+ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, const bench_tokens *what,
+                            bench_token_times *out)
 {
-    timing t = {.ctx = ctx, .model = &model->config, .prompt = prompt, .tokens = tokens, .rounds = rounds};
+    enum { LEAST = 5 }; /* rows of a step in a batch, as in ax_prompts_continue */
+    timing t = {.ctx = ctx,
+                .model = &model->config,
+                .prompt = what->prompt,
+                .tokens = what->tokens,
+                .rounds = what->rounds,
+                .batch = what->batch,
+                .top_p = what->top_p};
+    const int64_t slots = t.batch == 1 ? 1 : ax_max(t.batch, LEAST);
     *out = (bench_token_times){.weights = 0};
-    AX_CHECK(prompt > 0 && tokens > 0 && rounds > 0, AX_ERR_USAGE,
-             "bench_time_tokens: cannot time %lld rounds of %lld tokens after prompts of %lld: each must be "
-             "at least 1",
-             (long long)rounds, (long long)tokens, (long long)prompt);
-    ax_status status =
-        ax_generator_create(ctx, model, &(ax_generator_options){1, prompt, prompt + tokens}, &t.generator);
+    AX_CHECK(t.prompt > 0 && t.tokens > 0 && t.rounds > 0 && t.batch > 0, AX_ERR_USAGE,
+             "bench_time_tokens: cannot time %lld rounds of %lld tokens of %lld texts after prompts of %lld: "
+             "each must be at least 1",
+             (long long)t.rounds, (long long)t.tokens, (long long)t.batch, (long long)t.prompt);
+    ax_status status = ax_generator_create(
+        ctx, model, &(ax_generator_options){slots, t.prompt, t.prompt + t.tokens}, &t.generator);
     if (status == AX_OK)
-        status = ax_comm_agree(ctx->world, alloc_arrays(&t));
+        status = ax_comm_agree(ctx->world, alloc_arrays(&t, slots));
     if (status == AX_OK)
         status = time_rounds(&t, out);
     if (status == AX_OK) {
@@ -218,6 +276,7 @@ ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t pro
         ax_train_describe(&model->config, ax_grid_sizes(ctx->grid), out->model, out->grid);
     }
     ax_generator_destroy(&t.generator);
+    free(t.next), free(t.work);
     free(t.ids), free(t.first), free(t.each), free(t.sorted), free(t.read), free(t.share), free(t.span);
     return status;
 }

@@ -7,7 +7,8 @@
 
 typedef struct args {
     model_args common;
-    int64_t prompt, tokens, rounds;
+    int64_t prompt, tokens, rounds, batch;
+    double top_p;
 } args;
 
 static const ax_option options[] = {
@@ -18,6 +19,10 @@ static const ax_option options[] = {
      .help = "tokens to generate per round; 0: 64, or fewer if the model has fewer positions left"},
     {"rounds", AX_OPT_INT, offsetof(args, rounds), "8", "[1, 100000]", .meta = "N",
      .help = "number of rounds to time; each feeds the prompt and generates the tokens"},
+    {"batch", AX_OPT_INT, offsetof(args, batch), "1", "[1, 65535]", .meta = "B",
+     .help = "texts that are generated at a time, all after the same prompt"},
+    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "0", "[0, 1]", .meta = "P",
+     .help = "draw tokens, with temperature 1 and this top-p; 0: take the likeliest"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -59,19 +64,20 @@ static ax_status print_json(const measured *r)
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, "
         "s:f, s:f, s:o, "
         "s:o, "
-        "s:o, s:I, s:I, s:o, s:I, s:s, s:s?}",
+        "s:o, s:I, s:I, s:o, s:I, s:s, s:s?, s:I, s:f}",
         "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * r->tokens, "median",
         t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "mean",
         t->token.mean * 1e3, "model", t->model, "precision", ax_dtype_name(r->m->ctx->compute), "grid",
         t->grid, "ranks", r->ranks, "threads", r->m->ctx->dev->threads, "prompt", (json_int_t)a->prompt,
         "tokens", (json_int_t)r->tokens, "rounds", (json_int_t)a->rounds, "prompt_ms",
-        spread_json(&t->prompt, 1e3), "tokens_per_s", 1 / t->token.median, "weights_bytes", t->weights,
-        "weights_bytes_per_s", t->weights / t->token.median, "read_bytes_per_s",
+        spread_json(&t->prompt, 1e3), "tokens_per_s", (double)a->batch / t->token.median, "weights_bytes",
+        t->weights, "weights_bytes_per_s", t->weights / t->token.median, "read_bytes_per_s",
         known ? spread_json(&t->read, 1) : json_null(), "of_reading",
         known ? spread_json(&t->share, 1) : json_null(), "kernels", kernels_json(t), "mem_planned",
         (json_int_t)ax_memory_total(&t->memory.planned), "mem_allocated", (json_int_t)t->memory.allocated,
         "mem_limit", t->memory.limit ? json_integer((json_int_t)t->memory.limit) : json_null(), "mem_held",
-        (json_int_t)t->memory.held, "device", a->common.device, "isa", isa));
+        (json_int_t)t->memory.held, "device", a->common.device, "isa", isa, "batch", (json_int_t)a->batch,
+        "top_p", a->top_p));
 }
 
 /* Prints a time in milliseconds, with three significant digits; from 100 ms on, without decimals. */
@@ -102,17 +108,20 @@ static ax_status print_table(const measured *r)
 {
     const bench_token_times *t = &r->t;
     const args *a = r->a;
+    const char *step = a->batch > 1 ? "step" : "token"; /* a token of each text */
     int threads = r->m->ctx->dev->threads;
     printf("%s in %s, %d rank%s of %d thread%s (%s)\n\n", t->model, ax_dtype_name(r->m->ctx->compute),
            r->ranks, plural(r->ranks), threads, plural(threads), t->grid);
+    if (a->batch > 1)
+        printf("%-14s %lld texts; a step generates a token of each\n", "batch", (long long)a->batch);
     print_spread("prompt", &t->prompt);
     printf(" in %lld round%s: %lld token%s, %.1f tokens/s\n", (long long)a->rounds, plural(a->rounds),
            (long long)a->prompt, plural(a->prompt), (double)a->prompt / t->prompt.median);
-    print_spread("token", &t->token);
+    print_spread(step, &t->token);
     printf(" in %lld rounds of %lld, at positions %lld to %lld: %.1f tokens/s\n", (long long)a->rounds,
            (long long)r->tokens, (long long)a->prompt, (long long)(a->prompt + r->tokens - 1),
-           1 / t->token.median);
-    printf("%-14s %.1f MB per token%s: %.1f GB/s\n", "weights", t->weights * 1e-6,
+           (double)a->batch / t->token.median);
+    printf("%-14s %.1f MB per %s%s: %.1f GB/s\n", "weights", t->weights * 1e-6, step,
            r->ranks > 1 ? " and rank" : "", t->weights / t->token.median * 1e-9);
     if (t->read.median > 0)
         printf("%-14s %.1f GB/s, from %.1f to %.1f, for the same weights%s; generation reaches %.2f of that, "
@@ -124,7 +133,7 @@ static ax_status print_table(const measured *r)
     double attention = t->kernel[AX_K_attention].seconds, kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
-    printf("\n  %-14s %8s %8s\n", "per token", "ms", "share");
+    printf("\n  per %-10s %8s %8s\n", step, "ms", "share");
     print_part("matmuls", matmuls, t->token.mean);
     print_part("attention", attention, t->token.mean);
     print_part("other kernels", kernels - matmuls - attention, t->token.mean);
@@ -159,7 +168,8 @@ static ax_status measure(const args *a, const opened_model *m)
 {
     measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
     AX_TRY(choose_tokens(a, ax_model_config_positions(&m->model.config), &r.tokens));
-    AX_TRY(bench_time_tokens(m->ctx, &m->model, a->prompt, r.tokens, a->rounds, &r.t));
+    AX_TRY(bench_time_tokens(m->ctx, &m->model,
+                             &(bench_tokens){a->prompt, r.tokens, a->rounds, a->batch, a->top_p}, &r.t));
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
 }
 
@@ -177,14 +187,16 @@ const cli_verb verb_bench_generate = {
     .name = "bench generate",
     .summary = "time token generation, and compare it with reading the weights",
     .details =
-        "Each round feeds a prompt of random tokens and generates the likeliest tokens, one sequence at a\n"
-        "time; one round before the timed ones is not counted. Every token reads all weight matrices, of\n"
+        "Each round feeds a prompt of random tokens and generates the likeliest tokens of one text, or of\n"
+        "--batch texts at a time; one round before the timed ones is not counted. Every token reads all "
+        "weight matrices, of\n"
         "experts those that it chooses, so memory bandwidth limits generation. After each round the same\n"
         "threads therefore read the same weights as fast as they can (of as many experts as a token\n"
         "chooses). The ratio of the two rates, generation over reading, is the median over the rounds: 0.8\n"
         "and more is good; above 1, memory was slower during the reading than during the generation. On\n"
         "several ranks the figures are those of rank 0.",
     .examples = "axonn bench generate path/to/gpt2 --precision bf16\n"
+                "axonn bench generate path/to/gpt2 --batch 16 --top-p 0.95\n"
                 "axonn bench generate runs/name --prompt 1000 --tokens 16\n"
                 "axonn bench generate runs/name --ranks 2 --json | jq .of_reading.median",
     .options = options,

@@ -30,7 +30,7 @@ static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
 {
     enum { D = 8, TOKENS = 5 };
     bench_token_times t;
-    AX_TRY(bench_time_tokens(ctx, model, 3, TOKENS, 1, &t));
+    AX_TRY(bench_time_tokens(ctx, model, &(bench_tokens){3, TOKENS, 1, 1, 0}, &t));
     int ranks = ax_grid_ranks(ctx->grid);
     int64_t words = ax_round_up(model->config.vocab, ax_vocab_pad(ctx));
     if (model->config.experts.n) {
@@ -47,10 +47,17 @@ static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
            t.memory.held > 0); /* no copies: weights are fp32 */
     EXPECT(known == (t.read.median > 0));
     EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);
-    EXPECT(bench_time_tokens(ctx, model, 3, 0, 1, &t) == AX_ERR_USAGE);
-    EXPECT(bench_time_tokens(ctx, model, 0, 1, 1, &t) == AX_ERR_USAGE);
-    EXPECT(bench_time_tokens(ctx, model, 3, 1, 0, &t) == AX_ERR_USAGE);
-    EXPECT(bench_time_tokens(ctx, model, 3, model->config.seq_len, 1, &t) == AX_ERR_USAGE);
+    const double weights = t.weights; /* those of a batch are read once, too */
+    EXPECT(bench_time_tokens(ctx, model, &(bench_tokens){3, 2, 1, 0, 0}, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, &(bench_tokens){3, 0, 1, 1, 0}, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, &(bench_tokens){0, 1, 1, 1, 0}, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, &(bench_tokens){3, 1, 0, 1, 0}, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, &(bench_tokens){3, model->config.seq_len, 1, 1, 0}, &t) ==
+           AX_ERR_USAGE);
+    AX_TRY(bench_time_tokens(ctx, model, &(bench_tokens){3, 2, 1, 7, 0.9}, &t));
+    EXPECT(t.weights == weights);
+    EXPECT(t.kernel[AX_K_attention].calls == 1 && t.kernel[AX_K_scatter].calls > 0);
+    EXPECT(t.token.min > 0);
     return AX_OK;
 }
 

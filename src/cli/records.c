@@ -2,6 +2,7 @@
 
 #include "axonn/json.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,21 @@ static bool is_among(const char *name, const char *const *names)
     return false;
 }
 
+/* Returns the member that the verb reads and that `name` seems to mean, because it differs in case or by one
+ * byte; NULL if there is none. */
+static const char *find_meant(const char *name, const char *const *names)
+{
+    char small[64];
+    size_t n = 0;
+    for (; name[n] && n + 1 < sizeof small; n++)
+        small[n] = (char)tolower((unsigned char)name[n]);
+    small[n] = 0;
+    for (; *names; names++)
+        if (ax_edit_distance(small, *names) <= 1)
+            return *names;
+    return NULL;
+}
+
 /* Removes the members that the verb reads from `object`, and sets *rest to the text of the others. */
 static ax_status print_rest(cli_records *r, int64_t line, json_t *object, const char *const *reads,
                             const char *const *writes, char **rest)
@@ -104,6 +120,11 @@ static ax_status print_rest(cli_records *r, int64_t line, json_t *object, const 
         else if (is_among(name, writes))
             AX_TRY(cli_records_fault(r, line, "a member \"%s\" would stand twice in the output: rename it",
                                      name));
+        else if (find_meant(name, reads))
+            AX_TRY(cli_records_fault(r, line,
+                                     "a member \"%s\" is not read: write \"%s\", or give it a name that is "
+                                     "less like that",
+                                     name, find_meant(name, reads)));
     }
     ax_status status = json_object_size(object) ? ax_json_print(object, JSON_COMPACT, &text) : AX_OK;
     if (status == AX_OK && text.size) {

@@ -24,7 +24,8 @@ typedef struct cli_records {
 
 /* Reads the objects of a file, and records faults of its lines and, if `ids`, of ids that are missing or
  * there twice. `reads` are the members that the verb reads besides "id", `writes` those that its answers
- * have, which no object may bring itself unless the verb reads them; both end with NULL. AX_ERR_DATA if the
+ * have, which no object may bring itself unless the verb reads them; both end with NULL. A member whose name
+ * differs in case or by one byte from one that the verb reads is a fault, too. AX_ERR_DATA if the
  * file cannot be read. The caller releases *out with cli_records_fini, also after an error. */
 ax_status cli_records_read(const char *path, bool ids, const char *const *reads, const char *const *writes,
                            cli_records *out);

@@ -190,9 +190,10 @@ static void faults_are_listed(void **state)
                "{\"id\": \"c\", \"prompt\": 3, \"until\": \"\", \"max_tokens\": 0, \"samples\": 1.5}\n"
                "{\"id\": 1.5, \"messages\": [{\"role\": \"x\", \"content\": \"hi\"}]}\n"
                "{\"id\": \"e\", \"tokens\": []}\n"
-               "[1]\n");
+               "[1]\n"
+               "{\"id\": \"f\", \"prompt\": \"x\", \"max_token\": 3, \"Until\": \"y\"}\n");
     static const char *const said[] = {
-        "14 faults, so nothing was done:",
+        "16 faults, so nothing was done:",
         "bad:1: one of \"prompt\", \"tokens\" and \"messages\" must be there, not 2",
         "bad:2: \"id\" must be there, a string or an integer",
         "bad:3: the id \"a\" is that of line 1, too",
@@ -206,7 +207,9 @@ static void faults_are_listed(void **state)
         "bad:6: \"id\" must be there, a string or an integer",
         "bad:6: ",
         "bad:7: \"tokens\" must be a list of token ids",
-        "bad:8: not a JSON object"};
+        "bad:8: not a JSON object",
+        "bad:9: a member \"max_token\" is not read: write \"max_tokens\"",
+        "bad:9: a member \"Until\" is not read: write \"until\""};
     for (size_t i = 0; i < AX_COUNT(said); i++)
         run(MANY "--prompts bad --out none 2>&1", 4, said[i]);
     run("test ! -e none", 0, "");
@@ -228,13 +231,33 @@ static void faults_are_listed(void **state)
     run(MANY "--prompts prompts --out o --prompt x 2>&1", 2, "give only one of --prompt");
 }
 
-/* The message names the largest batch that fits, and that one does. */
+/* SIGTERM ends the command as it does other programs; the lines so far are whole, and the command goes on. */
+static void a_signal_ends_it(void **state)
+{
+    (void)state;
+    put("many", "{\"id\": 1, \"tokens\": [5], \"samples\": 3000, \"max_tokens\": 150}\n");
+    run(MANY "--prompts many --out stopped >/dev/null 2>&1 & p=$!; until [ $(cat stopped 2>/dev/null | wc "
+             "-l) -gt 2 ]; "
+             "do sleep 0.02; done; kill -TERM $p; wait $p",
+        143, "");
+    run("test $(wc -l < stopped) -lt 3001", 0, "");
+    run(MANY "--prompts many --out stopped >/dev/null 2>&1 & p=$!; n=$(cat stopped | wc -l); "
+             "until [ $(cat stopped | wc -l) -gt $n ]; do sleep 0.02; done; kill -TERM $p; wait $p",
+        143, "");
+}
+
+/* A batch is as large as there are texts, if these are fewer. The message names the largest batch that fits,
+ * and that one does. */
 static void a_batch_too_large_is_refused(void **state)
 {
     (void)state;
     char command[512];
     ax_buf out = {0};
-#define LIMITED "runtime.device_memory=30000000 --threads 1 --prompts prompts --out limited --batch "
+#define LIMITED "runtime.device_memory=30000000 --threads 1 --prompts many --out limited --batch "
+    put("many", "{\"id\": 1, \"tokens\": [5], \"samples\": 60000, \"max_tokens\": 1}\n");
+    run(MANY "runtime.device_memory=30000000 --prompts prompts --out limited --batch 60000 2>&1", 0,
+        "8 texts");
+    run("rm limited", 0, "");
     assert_int_equal(shell(MANY LIMITED "60000 2>&1", &out), 3);
     const char *fits = strstr(out.data, "the largest that does is --batch ");
     assert_non_null(fits);
@@ -242,16 +265,20 @@ static void a_batch_too_large_is_refused(void **state)
     snprintf(command, sizeof command, MANY LIMITED "%d 2>&1", most + 1);
     assert_int_equal(shell(command, &out), 3);
     snprintf(command, sizeof command, MANY LIMITED "%d 2>&1", most);
-    run(command, 0, "8 texts");
+    run(command, 0, "60000 texts");
     ax_buf_fini(&out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_text_is_a_line),       cmocka_unit_test(order_and_batch_change_nothing),
-        cmocka_unit_test(a_stopped_command_goes_on), cmocka_unit_test(other_settings_and_damage_are_refused),
-        cmocka_unit_test(faults_are_listed),         cmocka_unit_test(a_batch_too_large_is_refused),
+        cmocka_unit_test(each_text_is_a_line),
+        cmocka_unit_test(order_and_batch_change_nothing),
+        cmocka_unit_test(a_stopped_command_goes_on),
+        cmocka_unit_test(other_settings_and_damage_are_refused),
+        cmocka_unit_test(faults_are_listed),
+        cmocka_unit_test(a_signal_ends_it),
+        cmocka_unit_test(a_batch_too_large_is_refused),
     };
     return cmocka_run_group_tests_name("cli.prompts", tests, set_up, tear_down);
 }

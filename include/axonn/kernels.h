@@ -66,7 +66,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(gemm) X(bias_add) X(col_sum) \
     X(norm) X(norm_stats) X(norm_recentre) X(norm_apply) \
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
-    X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
+    X(attention) X(attention_grad) X(rope) X(turn) X(choose) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
     X(route) X(admit) X(route_stats) X(route_grad) X(group) X(dispatch) X(combine) X(combine_grad) \
     X(gemm_grouped) X(scatter) \
@@ -283,7 +283,11 @@ typedef struct ax_attention_dropout {
  * head_dim] of `dtype`, with q_ld elements from one position to the next; k, v: [batch, kv_len, kv_heads,
  * head_dim] of `dtype`, with kv_ld elements from one position to the next, and kv_batch_stride elements from
  * one sequence to the next (0: kv_len · kv_ld); o: as q, but dense; doc_start: int32 [batch, q_len]; lse:
- * [batch, heads, q_len] of accum (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
+ * [batch, heads, q_len] of accum (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0.
+ *
+ * If `chosen` is not NULL, a query attends to those of these keys only whose bit is 1 (kernel choose): chosen
+ * is [batch, q_len, choosers, words], and query head h uses row h/(heads/choosers). No row has more than
+ * chosen_keys bits; ax_kernel_cost counts so many keys. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, q_ld, kv_ld, kv_batch_stride;
     double scale;
@@ -291,6 +295,8 @@ typedef struct ax_attention_args {
     const int32_t *doc_start;
     const int32_t *positions; /* or NULL: q_offset for all sequences */
     int64_t window;           /* keys that a query sees at most, its own position included; 0: no limit */
+    const uint64_t *chosen;   /* or NULL: all keys that a query sees */
+    int64_t choosers, chosen_keys;
     void *o, *lse;
     ax_attention_dropout drop; /* dropout of the probabilities; lse is computed without dropout */
     ax_dtype dtype;
@@ -323,6 +329,40 @@ typedef struct ax_rope_args {
     ax_dtype dtype;
     bool inverse;
 } ax_rope_args;
+
+/* Rotates heads: x[r,h,:] becomes x[r,h,:] · turn[h/(heads/kv_heads),:,:], in place, with sums in accum
+ * (ax_dtype_accum). x: [rows, heads, head_dim] of `dtype`, rows `ld` elements apart; turn: [kv_heads,
+ * head_dim, head_dim] of accum. head_dim is at most AX_TURN_WIDTH. */
+enum { AX_TURN_WIDTH = 1024 };
+typedef struct ax_turn_args {
+    int64_t rows, heads, kv_heads, head_dim, ld;
+    const void *turn;
+    void *x;
+    ax_dtype dtype;
+} ax_turn_args;
+
+/* Chooses for each query the keys with the largest scores q·k, which are computed from the first `width`
+ * elements of a head (Loki, paper 2406.02542). A query sees the keys that it sees in kernel attention, whose
+ * fields of the same names have the same meaning. It chooses `keys` of the n keys that it sees, or with keys
+ * = 0 share·n of them, rounded up: all if there are no more. Of equal scores the lower positions are chosen.
+ * If `group`, the query heads of a key head choose together, by the largest over these heads of a score minus
+ * the head's largest score. q: [batch, q_len, heads, width] of `dtype`, with q_ld elements from one position
+ * to the next and q_step from one head to the next; k: [batch, kv_len, kv_heads, width], with k_ld elements
+ * from one position to the next, k_step from one head to the next, and k_batch_stride from one sequence to
+ * the next; scores are computed in accum (ax_dtype_accum); chosen: [batch, q_len, `group` ? kv_heads : heads,
+ * words], where `words` is kv_len/64 rounded up. Bit j % 64 of word j / 64 is 1 if key j is chosen; all other
+ * bits are 0. A score that is not a number counts as the largest, so that it shows in the result. */
+typedef struct ax_choose_args {
+    int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, width;
+    int64_t q_ld, q_step, k_ld, k_step, k_batch_stride;
+    const void *q, *k;
+    const int32_t *doc_start, *positions;
+    int64_t window, keys;
+    double share; /* in (0, 1], if keys is 0 */
+    uint64_t *chosen;
+    ax_dtype dtype;
+    bool group;
+} ax_choose_args;
 
 /* Looks up embeddings: y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With
  * `accumulate` these values are added to y. `table` holds the rows first … first + count - 1 of the embedding
@@ -518,11 +558,11 @@ typedef struct ax_dispatch_args {
     bool zeros;
 } ax_dispatch_args;
 
-/* Copies rows to places in a longer array: y[place[r],:] = x[r,:]; a row with place[r] -1 is not copied. No
- * two rows have the same place. x: [n, cols], rows `ld` elements apart, y: [rows, cols] of `dtype`; place:
- * int32 [n]. */
+/* Copies rows to places in a longer array: y[p,place[r],:] = x[r,p,:]; a row with place[r] -1 is not copied.
+ * No two rows have the same place. x: [n, parts, cols], rows `ld` elements apart, parts of a row `step`; y:
+ * [parts, rows, cols] of `dtype`; place: int32 [n]. */
 typedef struct ax_scatter_args {
-    int64_t n, rows, cols, ld;
+    int64_t n, rows, parts, cols, ld, step;
     const void *x;
     const int32_t *place;
     void *y;

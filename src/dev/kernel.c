@@ -118,6 +118,31 @@ static ax_status check_scaled(const ax_glu_grad_args *a)
     return AX_OK;
 }
 
+static ax_status check_chosen(const ax_attention_args *a)
+{
+    AX_CHECK(!a->chosen || (a->choosers > 0 && a->heads % a->choosers == 0 && a->chosen_keys > 0),
+             AX_ERR_USAGE,
+             "kernel attention: with `chosen`, heads must be a multiple of choosers (%lld and %lld), and "
+             "chosen_keys above 0",
+             (long long)a->heads, (long long)a->choosers);
+    return AX_OK;
+}
+
+static ax_status check_turn(const ax_turn_args *a)
+{
+    AX_CHECK(a->head_dim <= AX_TURN_WIDTH, AX_ERR_USAGE,
+             "kernel turn: head_dim is %lld; it may be %d at most", (long long)a->head_dim, AX_TURN_WIDTH);
+    return AX_OK;
+}
+
+static ax_status check_choose(const ax_choose_args *a)
+{
+    AX_CHECK(a->keys > 0 || (a->keys == 0 && a->share > 0 && a->share <= 1), AX_ERR_USAGE,
+             "kernel choose: keys is %lld and share %g: keys must be above 0, or 0 with a share in (0, 1]",
+             (long long)a->keys, a->share);
+    return AX_OK;
+}
+
 static ax_status check_top_k(const char *kernel, int64_t experts, int64_t top_k)
 {
     AX_CHECK(top_k >= 1 && top_k <= experts, AX_ERR_USAGE,
@@ -179,6 +204,28 @@ static int64_t window_keys(const ax_attention_args *a)
     return a->window > 0 && a->window < all ? ax_min(all, a->window + a->q_len - 1) : all;
 }
 
+/* Returns how many keys of all heads a sequence's queries read. */
+static int64_t read_keys(const ax_attention_args *a)
+{
+    const int64_t all = window_keys(a) * a->kv_heads;
+    return a->chosen ? ax_min(all, a->q_len * a->choosers * a->chosen_keys) : all;
+}
+
+/* Returns the elements from the start of the first key head's rows that kernel choose reads to the end of the
+ * last one's. */
+static int64_t choose_span(const ax_choose_args *a)
+{
+    const ax_attention_args seen = ax_attention_of_choose(a);
+    return span(a->batch, span(a->kv_heads, span(visible_keys(&seen), a->width, a->k_ld), a->k_step),
+                a->k_batch_stride);
+}
+
+static int64_t choose_keys_seen(const ax_choose_args *a)
+{
+    const ax_attention_args seen = ax_attention_of_choose(a);
+    return window_keys(&seen);
+}
+
 /* Returns the elements from the start of the first group's matrix to the end of the last one's, of which each
  * spans `one`. */
 static int64_t groups_span(const ax_gemm_grouped_args *a, int64_t one)
@@ -218,6 +265,19 @@ static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset, int
 {
     double hidden = window > 0 ? pairs_below(q_len, kv_len, q_offset - window) : 0;
     return pairs_below(q_len, kv_len, q_offset) - hidden;
+}
+
+/* Returns the number of (query, key) pairs of one head of one sequence for which attention is computed. */
+static double attention_pairs(const ax_attention_args *a)
+{
+    const double all = visible_pairs(a->q_len, a->kv_len, query_offset(a), a->window);
+    return a->chosen ? fmin(all, (double)a->q_len * (double)a->chosen_keys) : all;
+}
+
+static double choose_pairs(const ax_choose_args *a)
+{
+    const ax_attention_args seen = ax_attention_of_choose(a);
+    return visible_pairs(a->q_len, a->kv_len, query_offset(&seen), a->window) * (double)(a->batch * a->heads);
 }
 
 /* Returns the floating-point operations of dropout per (query, key) pair. For each pair a random number is
@@ -422,16 +482,17 @@ ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->
 #define QUERIES MATRIX(a->batch * a->q_len, a->heads * a->head_dim, a->q_ld)
 #define OUTPUTS VECTOR(ROWS * a->head_dim)
 #define KEYS                                                                                                 \
-    a->batch *window_keys(a) * a->kv_heads *a->head_dim,                                                     \
+    a->batch *read_keys(a) * a->head_dim,                                                     \
         span(a->batch, span(visible_keys(a), a->kv_heads * a->head_dim, a->kv_ld),                           \
              ax_attention_kv_batch(a))
 #define GRAD_KEYS MATRIX(a->batch * a->q_len, a->kv_heads * a->head_dim, a->kv_ld)
 
 /* Per (query, key) pair: head_dim multiply-adds for the score, and as many for the weighted sum of values. */
 ROW(attention, dtype,
-    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
-    visible_pairs(a->q_len, a->kv_len, query_offset(a), a->window) * REAL(a->batch * a->heads) *
-        (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
+    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim);
+    AX_TRY(check_chosen(a)),
+    attention_pairs(a) * REAL(a->batch * a->heads) * (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
+    IN(a->chosen, AX_I64, DENSE(a->batch * a->q_len * a->choosers, ax_ceil_div(a->kv_len, 64))),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->positions, AX_I32, DENSE(a->batch, a->q_len)),
     IN(a->drop.now, AX_U8, BYTES(a->drop.now)), OUT(a->o, T, OUTPUTS), OUT(a->lse, A, VECTOR(ROWS)));
@@ -456,6 +517,23 @@ ROW(rope, inverse,
     IN(a->positions, AX_I32, VECTOR(a->rows)),
     IN(a->table, AX_F32, a->rows * a->head_dim, a->table_rows * a->head_dim),
     INOUT(a->x, T, MATRIX(a->rows, a->heads * a->head_dim, a->ld)));
+
+ROW(turn, dtype,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_turn(a)); ROWS_FIT(ld, a->heads * a->head_dim),
+    2 * REAL(a->rows) * REAL(a->heads) * REAL(a->head_dim) * REAL(a->head_dim),
+    IN(a->turn, A, VECTOR(a->kv_heads * a->head_dim * a->head_dim)),
+    INOUT(a->x, T, MATRIX(a->rows, a->heads * a->head_dim, a->ld)));
+
+/* Per score: `width` multiply-adds, and about ten passes of the search for the least score that is chosen. */
+#define HEAD_QUERIES (a->batch * a->q_len * a->heads)
+ROW(choose, group,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_choose(a)),
+    choose_pairs(a) * (2 * REAL(a->width) + 10),
+    IN(a->q, T, HEAD_QUERIES * a->width,
+       span(a->batch * a->q_len, span(a->heads, a->width, a->q_step), a->q_ld)),
+    IN(a->k, T, a->batch * choose_keys_seen(a) * a->kv_heads * a->width, choose_span(a)),
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->positions, AX_I32, DENSE(a->batch, a->q_len)),
+    OUT(a->chosen, AX_I64, DENSE(a->batch * a->q_len * ax_choosers(a), ax_ceil_div(a->kv_len, 64))));
 
 /* For each id the kernel reads one row of a->table, which may be anywhere in this table. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
@@ -534,9 +612,11 @@ ROW(dispatch, zeros, TAKES(dtype, ACTIVATION), 0,
     IN(a->scale, A, ax_min(a->n * a->top_k, a->rows), a->n * a->top_k),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(scatter, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), 0,
-    IN(a->x, T, MATRIX(a->n, a->cols, a->ld)), IN(a->place, AX_I32, VECTOR(a->n)),
-    OUT(a->y, T, a->n * a->cols, a->rows * a->cols));
+ROW(scatter, dtype,
+    TAKES(dtype, ACTIVATION); if (a->parts > 1) ROWS_FIT(step, a->cols); ROWS_FIT(ld, span(a->parts, a->cols, a->step)), 0,
+    IN(a->x, T, a->n * a->parts * a->cols, span(a->n, span(a->parts, a->cols, a->step), a->ld)),
+    IN(a->place, AX_I32, VECTOR(a->n)),
+    OUT(a->y, T, a->n * a->parts * a->cols, a->parts * a->rows * a->cols));
 
 ROW(combine, accumulate, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->cols),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->place, AX_I32, VECTOR(a->n * a->top_k)),

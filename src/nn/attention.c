@@ -41,6 +41,7 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
         const ax_tensor *fresh = i ? v : k;
         AX_TRY(ax_run_scatter(self->ctx->stream, &(ax_scatter_args){.n = b * t,
                                                                     .rows = sequences * capacity,
+                                                                    .parts = 1,
                                                                     .cols = width,
                                                                     .ld = ax_tensor_pitch(grid, fresh),
                                                                     .x = fresh->data,

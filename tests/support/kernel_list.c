@@ -189,8 +189,7 @@ bool kc_build_gemm(kernel_case *c, int index)
     return true;
 }
 
-/* Documents of random length: stores the first visible key of each query. */
-static void fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_t len, int64_t offset)
+void kc_fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_t len, int64_t offset)
 {
     for (int64_t b = 0; b < batch; b++) {
         int64_t first = 0;
@@ -242,6 +241,21 @@ static void put_dropout(kernel_case *c, int index, size_t field, const attention
                                   .heads = s->h + index % 4 + 2};
     if (s->drop > 0)
         kc_put_batch(c, field + offsetof(ax_attention_dropout, now), index);
+}
+
+/* Gives each chooser of each query random keys, of which the query may not see some; some choosers get none.
+ */
+static void put_chosen(kernel_case *c, ax_attention_args *a, int64_t choosers)
+{
+    const int64_t words = (a->kv_len + 63) / 64, rows = a->batch * a->q_len * choosers;
+    a->choosers = choosers;
+    a->chosen_keys = a->kv_len;
+    uint64_t *bits = RAW(chosen, KC_IN, AX_I64, rows * words, 0);
+    for (int64_t i = 0; i < rows * words; i++) {
+        bits[i] = 0;
+        for (int64_t j = 0; j < 64 && i / words % 7 != 6; j++)
+            bits[i] |= (uint64_t)(i % words * 64 + j < a->kv_len && kc_integer(c, 0, 3) == 0) << j;
+    }
 }
 
 bool kc_build_attention(kernel_case *c, int index)
@@ -305,10 +319,12 @@ bool kc_build_attention(kernel_case *c, int index)
         {3, 5, 50, 40, 2, 1, 80, 0, true, 0, 0, true},
         {3, 70, 200, 120, 4, 2, 64, 0, false, 0, 33, true},
     };
-    if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+    /* After all shapes come some of them with keys that are chosen. */
+    const int shape = index / 2, rest = shape - (int)AX_COUNT(shapes), at = rest < 0 ? shape : 1 + 2 * rest;
+    if (at >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
     ARGS(attention);
-    const attention_shape *s = &shapes[index / 2];
+    const attention_shape *s = &shapes[at];
     a->batch = s->b, a->q_len = s->t, a->kv_len = s->s, a->q_offset = s->offset;
     a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
     put_rows(index / 2, s, &a->q_ld, &a->kv_ld);
@@ -335,7 +351,11 @@ bool kc_build_attention(kernel_case *c, int index)
     }
     if (s->documents) {
         int32_t *start = RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0);
-        fill_documents(c, start, s->b, s->t, s->offset);
+        kc_fill_documents(c, start, s->b, s->t, s->offset);
+    }
+    if (rest >= 0) {
+        kc_name(c, " chosen");
+        put_chosen(c, a, index % 2 ? s->h : s->g);
     }
     put_dropout(c, index, FIELD(drop), s, &a->drop);
     OUT(o, c->dtype, s->b * s->t * s->h * s->d, terms);
@@ -402,7 +422,7 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     IN(k, c->dtype, k_count);
     IN(v, c->dtype, k_count);
     if (s->documents)
-        fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
+        kc_fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
     put_dropout(c, index, FIELD(drop), s, &a->drop);
     void *o = RAW(o, KC_IN, c->dtype, o_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
     ax_attention_args forward = {.batch = s->b,

@@ -261,19 +261,22 @@ bool kc_build_dispatch(kernel_case *c, int index)
     return true;
 }
 
-/* Every row of y but the last has a row of x, which some of x's rows have no place for. */
+/* Every row of y but the last has a row of x, which some of x's rows have no place for. Some rows have three
+ * parts, with a gap between them. */
 bool kc_build_scatter(kernel_case *c, int index)
 {
     ARGS(scatter);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->n, &a->cols))
         return false;
     a->rows = a->n + 1;
-    a->ld = a->cols + index % 2 * 8;
-    kc_name(c, " %dx%d ld %d", (int)a->n, (int)a->cols, (int)a->ld);
+    a->parts = index % 3 ? 1 : 3;
+    a->step = a->cols + index % 4 * 4;
+    a->ld = a->parts * a->step + index % 2 * 8;
+    kc_name(c, " %dx%dx%d ld %d", (int)a->n, (int)a->parts, (int)a->cols, (int)a->ld);
     DTYPE(dtype, c->dtype);
     IN(x, c->dtype, a->n * a->ld);
     shuffle(c, RAW(place, KC_IN, AX_I32, a->n, 0), a->n, index % 4 > 1);
-    OUT(y, c->dtype, a->rows * a->cols, 0);
+    OUT(y, c->dtype, a->parts * a->rows * a->cols, 0);
     return true;
 }
 

@@ -19,6 +19,9 @@ extern const int kc_length_count;
 /* Sets *rows and *cols to shape number index / variants. Returns false after the last shape. */
 bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols);
 
+/* Documents of random length: stores the first visible key of each query, [batch, len]. */
+void kc_fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_t len, int64_t offset);
+
 #define ARGS(kernel) ax_##kernel##_args *a = (void *)c->args.bytes
 #define FIELD(field) offsetof(__typeof__(*a), field)
 #define ACCUM ax_dtype_accum(c->dtype)

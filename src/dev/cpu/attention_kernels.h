@@ -16,7 +16,8 @@
  * out such keys. Where only some queries of a strip see a key, the scores of the other queries are set to
  * -inf. If the processor can multiply pairs of bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is
  * widened to fp32, as fp16 always is. If there are few queries (ax_cpu_few_queries), a work item is one head,
- * and attend_query reads keys and values in place.
+ * and attend_query reads keys and values in place: all, or those that the query has chosen. With many
+ * queries, keys that are not chosen are hidden like those that a query does not see.
  *
  * q is read in place where its values allow that (left_rows), because packing would wait for each row: the
  * rows of a head are q_ld elements apart, and the hardware prefetcher does not follow them. For the same
@@ -83,6 +84,7 @@ typedef struct attend {
     vtype type;
     bool pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
+    int64_t listed; /* if above 0, the block has so many keys, which the query has chosen (few queries) */
     left q;
     float *k, *v; /* the block's keys and values, packed */
     float *o;     /* [QUERIES, d]: weighted sums of values; divided by l when they are stored */
@@ -145,6 +147,8 @@ INLINE span seen_columns(const attend *t, int64_t i)
 {
     if (i >= t->rows)
         return (span){0, 0};
+    if (t->listed)
+        return (span){0, t->listed};
     int64_t lo, hi = visible(t, i, &lo);
     return (span){lo - t->j0, hi - t->j0};
 }
@@ -177,6 +181,20 @@ INLINE void hide_scores(float *s, const span *see, int n, int64_t c0, int64_t c1
             float *at = s + k * BLOCK_LD + c;
             vstore(at, mask_columns(vload(at), c, see[k].lo, see[k].hi, -INFINITY));
         }
+}
+
+/* Sets the scores of n rows (queries), from query i of the work item on, to -infinity in columns c0 … c1-1
+ * whose keys the row has not chosen. */
+INLINE void hide_others(const attend *t, float *s, int64_t i, int n, int64_t c0, int64_t c1)
+{
+    for (int k = 0; k < ax_min(n, t->rows - i); k++) {
+        const uint64_t *bits = ax_attention_chosen(t->a, t->b * t->a->q_len + t->q0 + i + k, t->h);
+        for (int64_t c = c0; c < ax_min(c1, t->a->kv_len - t->j0); c += W) {
+            const int64_t j = t->j0 + c; /* a multiple of W, so the bits of W keys are in one word */
+            float *at = s + k * BLOCK_LD + c;
+            vstore(at, vbits((uint32_t)(bits[j / 64] >> j % 64), vload(at), vset(-INFINITY)));
+        }
+    }
 }
 
 /* Raises the running maxima m of n <= AT_ONCE rows (queries), from query i of the work item on, to those of
@@ -232,6 +250,8 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     span all = seen_by_all(see, n);
     hide_scores(s, see, n, c0, ax_min(c1, ax_round_up(all.lo, W)));
     hide_scores(s, see, n, ax_max(c0, all.hi / W * W), c1);
+    if (t->a->chosen && !t->listed)
+        hide_others(t, s, i + r, n, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
         UNROLL
         for (int k = 0; k < n; k++)
@@ -371,18 +391,38 @@ enum { HEADS_AT_ONCE = 16 };
 typedef struct query_head {
     attend t;   /* scores, o, m, l, and what softmax_rows needs */
     float *q;   /* the query in fp32 */
-    int64_t kv; /* offset in k and v, in elements, of the head's row of the first key of the block */
+    int64_t kv; /* offset in k and v, in elements, of the head's row of the first key of the block, or, if
+                   keys are listed, of key 0 */
 } query_head;
+
+/* LISTED_AHEAD: how many keys ahead rows of listed keys are prefetched. */
+enum { LISTED_AHEAD = 128 };
+
+/* Returns the row of key j of a block: the keys in `list`, or, if that is NULL, adjacent ones. */
+INLINE int64_t row_of(const int32_t *list, int64_t j) { return list ? list[j] : j; }
+
+/* Prefetches the rows of keys j0 … j1-1 of a block. */
+INLINE void prefetch_keys(const head_rows *x, const int32_t *list, int64_t j0, int64_t j1)
+{
+    if (!list) {
+        prefetch_rows(x, j0 + ROWS_AHEAD, j1 + ROWS_AHEAD);
+        return;
+    }
+    for (int64_t j = j0 + LISTED_AHEAD; j < ax_min(j1 + LISTED_AHEAD, x->n); j++)
+        for (int64_t byte = 0; byte < x->bytes; byte += LINE)
+            __builtin_prefetch(x->at + list[j] * x->stride + byte, 0, 2);
+}
 
 /* Computes s[j] = q·k_j for the W keys from key j0 of the block on. The block has `keys` keys; past the last
  * one, its score is repeated. `whole`: true if d is a multiple of W, a compile-time constant. Sums the lanes
  * of W vectors of products, one per key, by transposing the vectors and adding them. */
-INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
+INLINE void query_scores(const query_head *h, const int32_t *list, int64_t j0, int64_t keys, int64_t ld,
+                         bool whole)
 {
     int64_t d = h->t.d, at[W];
     vf dot[W];
     for (int j = 0; j < W; j++) {
-        at[j] = h->kv + ax_min(j0 + j, keys - 1) * ld;
+        at[j] = h->kv + row_of(list, ax_min(j0 + j, keys - 1)) * ld;
         dot[j] = vset(0);
     }
     for (int64_t c = 0; c < d; c += W) {
@@ -403,8 +443,8 @@ INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t 
 
 /* Adds Σ s[j]·v_j, over keys j0 … j1-1 of the block with their softmax weights s[j], to `vectors` vectors of
  * o, from column c on. `whole`: true if d is a multiple of W, a compile-time constant. */
-INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole, int64_t c,
-                          int vectors)
+INLINE void query_columns(const query_head *h, const int32_t *list, int64_t j0, int64_t j1, int64_t ld,
+                          bool whole, int64_t c, int vectors)
 {
     int64_t cols = whole ? INT64_MAX : h->t.d - c;
     vf sum[4];
@@ -413,44 +453,87 @@ INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t l
         sum[v] = vload(h->t.o + c + v * W);
     for (int64_t j = j0; j < j1; j++) {
         vf weight = vset(h->t.s[j]);
+        const int64_t at = h->kv + row_of(list, j) * ld + c;
         UNROLL
         for (int v = 0; v < vectors; v++)
-            sum[v] =
-                vfma(weight, vget(h->t.a->v, h->kv + j * ld + c + v * W, cols - v * W, h->t.type), sum[v]);
+            sum[v] = vfma(weight, vget(h->t.a->v, at + v * W, cols - v * W, h->t.type), sum[v]);
     }
     UNROLL
     for (int v = 0; v < vectors; v++)
         vstore(h->t.o + c + v * W, sum[v]);
 }
 
-INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole)
+INLINE void query_values(const query_head *h, const int32_t *list, int64_t j0, int64_t j1, int64_t ld,
+                         bool whole)
 {
     int64_t c = 0;
     for (; c + 3 * W < h->t.d; c += 4 * W)
-        query_columns(h, j0, j1, ld, whole, c, 4);
+        query_columns(h, list, j0, j1, ld, whole, c, 4);
     for (; c < h->t.d; c += W)
-        query_columns(h, j0, j1, ld, whole, c, 1);
+        query_columns(h, list, j0, j1, ld, whole, c, 1);
 }
 
-/* Computes attention over one block of `keys` keys for n adjacent heads. `there`: number of rows of k and v
- * from the first key of this block on, later blocks included; no row after them is prefetched. */
-INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
+/* Computes attention over one block of `keys` keys for n adjacent heads: adjacent keys, or those in `list`.
+ * `there`: number of keys from the first of this block on, later blocks included; no row after them is
+ * prefetched. */
+INLINE void attend_keys(query_head *h, int n, const int32_t *list, int64_t keys, int64_t there, int64_t ld,
+                        bool whole)
 {
     const ax_attention_args *a = h->t.a;
     int64_t size = vsize(h->t.type), bytes = (h[n - 1].kv + h->t.d - h->kv) * size;
     head_rows k = {(const char *)a->k + h->kv * size, ld * size, bytes, there}, v = k;
     v.at = (const char *)a->v + h->kv * size;
     for (int64_t j = 0; j < keys; j += W) {
-        prefetch_rows(&k, j + ROWS_AHEAD, j + ROWS_AHEAD + W);
+        prefetch_keys(&k, list, j, j + W);
         for (int r = 0; r < n; r++)
-            query_scores(&h[r], j, keys, ld, whole);
+            query_scores(&h[r], list, j, keys, ld, whole);
     }
     for (int r = 0; r < n; r++)
         softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W), false);
     for (int64_t j = 0; j < keys; j += W) {
-        prefetch_rows(&v, j + ROWS_AHEAD, j + ROWS_AHEAD + W);
+        prefetch_keys(&v, list, j, j + W);
         for (int r = 0; r < n; r++)
-            query_values(&h[r], j, ax_min(j + W, keys), ld, whole);
+            query_values(&h[r], list, j, ax_min(j + W, keys), ld, whole);
+    }
+}
+
+/* Lists the keys lo … hi-1 that a query has chosen. Returns their number. */
+INLINE int64_t list_chosen(const uint64_t *chosen, int64_t lo, int64_t hi, int32_t *list)
+{
+    int64_t n = 0;
+    for (int64_t w = lo / 64; w < ax_ceil_div(hi, 64); w++) {
+        uint64_t bits = chosen[w];
+        if (w == lo / 64)
+            bits &= ~UINT64_C(0) << lo % 64;
+        if (w == hi / 64)
+            bits &= ~(~UINT64_C(0) << hi % 64);
+        for (; bits; bits &= bits - 1)
+            list[n++] = (int32_t)(w * 64 + __builtin_ctzll(bits));
+    }
+    return n;
+}
+
+/* Computes attention over all blocks of the keys lo … hi-1 for n adjacent heads, which have chosen the same
+ * keys if there is a choice. */
+INLINE void attend_blocks(query_head *h, int n, int64_t lo, int64_t hi, char *scratch, bool whole)
+{
+    const ax_attention_args *a = h->t.a;
+    const uint64_t *chosen = ax_attention_chosen(a, h->t.b * a->q_len + h->t.q0, h->t.h);
+    int32_t *list = (int32_t *)(void *)scratch;
+    const int64_t first = chosen ? 0 : lo, end = !chosen   ? hi
+                                                 : lo < hi ? list_chosen(chosen, lo, hi, list)
+                                                           : 0;
+    for (int64_t j0 = first; j0 < end; j0 += BLOCK_KEYS) {
+        const int64_t keys = ax_min(BLOCK_KEYS, end - j0);
+        for (int r = 0; r < n; r++) {
+            h[r].t.j0 = j0;
+            h[r].t.listed = chosen ? keys : 0;
+            h[r].kv = key_row(a, h[r].t.b, h[r].t.h, chosen ? 0 : j0);
+        }
+        if (chosen)
+            attend_keys(h, n, list + j0, keys, end - j0, a->kv_ld, whole);
+        else
+            attend_keys(h, n, NULL, keys, end - j0, a->kv_ld, whole);
     }
 }
 
@@ -459,7 +542,7 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {
-    int64_t d = a->head_dim, row = ax_round_up(d, W), ld = a->kv_ld, lo;
+    int64_t d = a->head_dim, row = ax_round_up(d, W), lo;
     query_head h[HEADS_AT_ONCE];
     float m[HEADS_AT_ONCE], l[HEADS_AT_ONCE] = {0};
     for (int r = 0; r < n; r++) {
@@ -473,16 +556,10 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
             vstore(h[r].q + c, vget(a->q, (b * a->q_len + i) * a->q_ld + (first + r) * d + c, d - c, type));
     }
     int64_t end = visible(&h->t, 0, &lo);
-    for (int64_t j0 = lo; j0 < end; j0 += BLOCK_KEYS) {
-        for (int r = 0; r < n; r++) {
-            h[r].t.j0 = j0;
-            h[r].kv = key_row(a, b, first + r, j0);
-        }
-        if (d % W)
-            attend_keys(h, n, ax_min(BLOCK_KEYS, end - j0), end - j0, ld, false);
-        else
-            attend_keys(h, n, ax_min(BLOCK_KEYS, end - j0), end - j0, ld, true);
-    }
+    if (d % W)
+        attend_blocks(h, n, lo, end, scratch, false);
+    else
+        attend_blocks(h, n, lo, end, scratch, true);
     for (int r = 0; r < n; r++)
         attend_store(&h[r].t);
 }
@@ -491,9 +568,10 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
  * batch. */
 INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
+    const int64_t together = a->chosen ? a->heads / a->choosers : a->heads;
     for (int64_t item = lo, n; item < hi; item += n) {
         int64_t h = item % a->heads;
-        n = ax_min(ax_min(hi - item, a->heads - h), HEADS_AT_ONCE);
+        n = ax_min(ax_min(hi - item, together - h % together), HEADS_AT_ONCE);
         for (int64_t i = 0; i < a->q_len; i++)
             attend_query(a, item / a->heads, h, (int)n, i, scratch, type);
     }

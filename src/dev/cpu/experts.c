@@ -182,8 +182,10 @@ void ax_cpu_scatter(const void *args, int64_t lo, int64_t hi, void *scratch)
     const ax_scatter_args *a = args;
     const size_t size = ax_dtype_size(a->dtype), bytes = (size_t)a->cols * size;
     (void)scratch;
-    for (int64_t r = lo; r < hi; r++)
+    for (int64_t item = lo; item < hi; item++) {
+        const int64_t r = item / a->parts, p = item % a->parts;
         if (a->place[r] >= 0)
-            memcpy((char *)a->y + (size_t)a->place[r] * bytes,
-                   (const char *)a->x + (size_t)(r * a->ld) * size, bytes);
+            memcpy((char *)a->y + (size_t)(p * a->rows + a->place[r]) * bytes,
+                   (const char *)a->x + (size_t)(r * a->ld + p * a->step) * size, bytes);
+    }
 }

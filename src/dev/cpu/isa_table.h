@@ -8,6 +8,7 @@
 #include "gemv_kernels.h"
 
 #ifndef AX_SHARES_VECTORS
+#include "choose_kernels.h"
 #include "loss_kernels.h"
 #include "norm_kernels.h"
 #include "pointwise_kernels.h"

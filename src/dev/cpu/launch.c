@@ -1,6 +1,7 @@
 /* The table of the cpu backend, and the functions that cut each kernel's work into items and share the items
  * among the threads. Kernels that the table lacks run on the backend ref, and so does almost all arithmetic
  * in F64. */
+#include "dev/attention.h"
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -106,6 +107,16 @@ static ax_status rope(ax_stream *stream, const void *args)
                      (double)(a->rows * a->heads * a->head_dim));
 }
 
+static ax_status turn(ax_stream *stream, const void *args)
+{
+    const ax_turn_args *a = args;
+    if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
+        return run_ref(stream, AX_K_turn, args);
+    const int64_t items = a->rows * a->heads;
+    return run_items(stream, isa_kernel(stream, AX_K_turn), args, items, 4,
+                     (double)(items * a->head_dim * a->head_dim) / 16);
+}
+
 static ax_status glu(ax_stream *stream, const void *args)
 {
     const ax_glu_args *a = args;
@@ -183,7 +194,8 @@ static ax_status combine_grad(ax_stream *stream, const void *args)
 static ax_status scatter(ax_stream *stream, const void *args)
 {
     const ax_scatter_args *a = args;
-    return run_items(stream, ax_cpu_scatter, args, a->cols ? a->n : 0, 1, (double)(a->n * a->cols));
+    return run_items(stream, ax_cpu_scatter, args, a->cols ? a->n * a->parts : 0, 1,
+                     (double)(a->n * a->parts * a->cols));
 }
 
 static ax_status combine(ax_stream *stream, const void *args)
@@ -418,7 +430,7 @@ static int64_t keys_per_query(int64_t window, int64_t keys)
 static ax_status attention(ax_stream *stream, const void *args)
 {
     const ax_attention_args *a = args;
-    if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
+    if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM || (a->chosen && a->kv_len > AX_CPU_LISTED))
         return run_ref(stream, AX_K_attention, args);
     bool few = ax_cpu_few_queries(a); /* as in generation; then a thread computes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
@@ -429,6 +441,18 @@ static ax_status attention(ax_stream *stream, const void *args)
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, ax_cpu_of(stream)->isa->attention, args,
                      a->q_len ? a->batch * a->heads * blocks : 0, 1, work, !few);
+}
+
+static ax_status choose(ax_stream *stream, const void *args)
+{
+    const ax_choose_args *a = args;
+    const int64_t items = a->batch * a->q_len * ax_choosers(a);
+    if (a->dtype == AX_F64 || a->width > AX_CPU_MAX_HEAD_DIM || a->kv_len > AX_CPU_LISTED)
+        return run_ref(stream, AX_K_choose, args);
+    return run_parts(stream, isa_kernel(stream, AX_K_choose), args, items, 1,
+                     (double)(a->batch * a->q_len * a->heads) *
+                         (double)(keys_per_query(a->window, a->kv_len) * (a->width + 16)) / 16,
+                     a->q_len > 1);
 }
 
 static ax_status attention_grad(ax_stream *stream, const void *args)

@@ -85,6 +85,8 @@ INLINE vf vless(vf a, vf b, vf x, vf y)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
+/* Returns x in the lanes whose bits are 1, y in the others. */
+INLINE vf vbits(uint32_t bits, vf x, vf y) { return _mm512_mask_blend_ps((__mmask16)bits, y, x); }
 INLINE float vsum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE __m256 halves_added(vf a)
 {
@@ -215,6 +217,12 @@ INLINE vf vldexp(vf a, vf n)
     return a * power_of_two(half) * power_of_two(_mm256_sub_epi32(whole, half));
 }
 INLINE vf vless(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+INLINE vf vbits(uint32_t bits, vf x, vf y)
+{
+    const vi lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128),
+             on = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane);
+    return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(on));
+}
 INLINE float vsum(vf a)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -354,6 +362,11 @@ INLINE vf vldexp(vf a, vf n)
     return a * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
 }
 INLINE vf vless(vf a, vf b, vf x, vf y) { return vselect(a < b, x, y); }
+INLINE vf vbits(uint32_t bits, vf x, vf y)
+{
+    const int32_t b = (int32_t)bits;
+    return vselect(((vi){b, b, b, b} & (vi){1, 2, 4, 8}) != 0, x, y);
+}
 INLINE float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 INLINE vf vsum4(const vf x[4]) { return (vf){vsum(x[0]), vsum(x[1]), vsum(x[2]), vsum(x[3])}; }
 INLINE float vhmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }

@@ -49,7 +49,7 @@ template <class T, class A> __device__ inline void stage(const T *from, A *to, i
 template <class T> struct forward {
     ax_attention_args a;
 };
-template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
+template <class T, bool DROP, bool CHOSEN> __global__ void attention_kernel(forward<T> s)
 {
     typedef accum_t<T> A;
     const ax_attention_args &a = s.a;
@@ -65,6 +65,7 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
     const int64_t position = ax_attention_offset(&a, b) + i;
     const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, position);
     const int64_t end = position < a.kv_len - 1 ? position + 1 : a.kv_len;
+    const uint64_t *chosen = CHOSEN ? ax_attention_chosen(&a, b * a.q_len + i, h) : NULL;
     A max = (A)-INFINITY, sum = 0;
     stage((const T *)a.q + (b * a.q_len + i) * a.q_ld + h * d, q, d);
     for (int64_t c = lane; c < d; c += WARP)
@@ -72,9 +73,12 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
     __syncwarp();
     for (int64_t j0 = first; j0 < end; j0 += WARP) {
         int64_t j = j0 + lane, count = end - j0 < WARP ? end - j0 : WARP;
-        A score = j < end ? (A)a.scale * dot(q, k + j * stride, d) : (A)-INFINITY;
+        const bool reads = j < end && (!CHOSEN || ax_attention_has(chosen, j));
+        if (CHOSEN && !__any_sync(0xffffffffu, reads))
+            continue;
+        A score = reads ? (A)a.scale * dot(q, k + j * stride, d) : (A)-INFINITY;
         A higher = maximum::of(max, over_warp<maximum>(score)), keep = exponential(max - higher);
-        A weight = j < end ? exponential(score - higher) : (A)0;
+        A weight = reads ? exponential(score - higher) : (A)0;
         sum = sum * keep + over_warp<plus>(weight);
         p[lane] = weight * kept<DROP, A>(a.drop, b * a.q_len + i, h, a.kv_len, j);
         max = higher;
@@ -82,15 +86,17 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
         for (int64_t c = lane; c < d; c += WARP) {
             A total = o[c] * keep;
             for (int64_t t = 0; t < count; t++)
-                total += p[t] * widen<A>(v[(j0 + t) * stride + c]);
+                if (!CHOSEN || ax_attention_has(chosen, j0 + t))
+                    total += p[t] * widen<A>(v[(j0 + t) * stride + c]);
             o[c] = total;
         }
         __syncwarp();
     }
     for (int64_t c = lane; c < d; c += WARP)
-        ((T *)a.o)[row + c] = narrow<T, A>::of(first < end ? o[c] / sum : (A)0);
+        ((T *)a.o)[row + c] = narrow<T, A>::of(sum > 0 || sum != sum ? o[c] / sum : (A)0);
     if (a.lse && lane == 0)
-        ((A *)a.lse)[(b * a.heads + h) * a.q_len + i] = first < end ? max + logarithm(sum) : (A)-INFINITY;
+        ((A *)a.lse)[(b * a.heads + h) * a.q_len + i] =
+            sum > 0 || sum != sum ? max + logarithm(sum) : (A)-INFINITY;
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
@@ -232,7 +238,10 @@ ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *a)
         typedef decltype(t) T;
         size_t bytes;
         AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 2, WARP, &bytes));
-        auto kernel = a->drop.p > 0 ? attention_kernel<T, true> : attention_kernel<T, false>;
+        auto kernel = a->chosen
+                          ? a->drop.p > 0 ? attention_kernel<T, true, true> : attention_kernel<T, false, true>
+                      : a->drop.p > 0 ? attention_kernel<T, true, false>
+                                      : attention_kernel<T, false, false>;
         return run(stream, kernel, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, bytes,
                    forward<T>{*a});
     });
@@ -262,7 +271,7 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = (const ax_attention_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0 && !(a->window > 0))
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0 && !(a->window > 0) && !a->chosen)
         AX_TRY(ax_cuda_cudnn_attention(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention(stream, a);

@@ -244,7 +244,7 @@ int64_t split_keys(const ax_cuda *cu, decode *s)
 
 bool ax_cuda_decode_takes(const ax_attention_args *a)
 {
-    return a->q_len < 16 && a->kv_batch_stride % 8 == 0 && a->drop.p == 0 &&
+    return a->q_len < 16 && a->kv_batch_stride % 8 == 0 && a->drop.p == 0 && !a->chosen &&
            fits(a, {a->q, a->k, a->v, a->o});
 }
 

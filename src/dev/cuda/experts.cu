@@ -364,9 +364,10 @@ template <class T> struct scatter {
     ax_scatter_args a;
     template <int N> __device__ void run(int64_t at) const
     {
-        const int64_t r = at / a.cols, c = at % a.cols, place = a.place[r];
+        const int64_t item = at / a.cols, c = at % a.cols, r = item / a.parts, p = item % a.parts,
+                      place = a.place[r];
         if (place >= 0)
-            store<T, N>(a.y, place * a.cols + c, load<T, N>(a.x, r * a.ld + c));
+            store<T, N>(a.y, (p * a.rows + place) * a.cols + c, load<T, N>(a.x, r * a.ld + p * a.step + c));
     }
 };
 
@@ -487,8 +488,8 @@ ax_status ax_cuda_scatter(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         const int N = width<T>::value;
-        return each<N>(stream, a->n * a->cols, a->cols % N == 0 && a->ld % N == 0 && aligned({a->x, a->y}),
-                       scatter<T>{*a});
+        const bool wide = a->cols % N == 0 && a->ld % N == 0 && a->step % N == 0 && aligned({a->x, a->y});
+        return each<N>(stream, a->n * a->parts * a->cols, wide, scatter<T>{*a});
     });
 }
 

@@ -464,7 +464,8 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 
 bool ax_cuda_flash_takes(const ax_attention_args *a)
 {
-    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 && a->scale > 0 && fits(a, {a->q, a->k, a->v, a->o});
+    return a->q_len >= 16 && !a->chosen && a->kv_batch_stride % 8 == 0 && a->scale > 0 &&
+           fits(a, {a->q, a->k, a->v, a->o});
 }
 
 bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *a)

@@ -38,6 +38,7 @@ typedef struct query {
     int64_t k_at;        /* element offset in k and v of the first key of the query's sequence and key head */
     int64_t k_stride;    /* elements from one key to the next */
     int64_t first, last; /* first and last visible key; none if last < first */
+    const uint64_t *chosen;
 } query;
 
 static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)
@@ -48,7 +49,8 @@ static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t 
                    b * ax_attention_kv_batch(a) + g * d,
                    a->kv_ld,
                    ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, position),
-                   ax_min(position, a->kv_len - 1)};
+                   ax_min(position, a->kv_len - 1),
+                   ax_attention_chosen(a, b * a->q_len + i, h)};
 }
 
 static double score(const ax_attention_args *a, const query *q, int64_t j)
@@ -72,6 +74,8 @@ static double log_sum_exp(const ax_attention_args *a, const query *q)
 {
     double max = -INFINITY, sum = 0;
     for (int64_t j = q->first; j <= q->last; j++) {
+        if (!ax_attention_has(q->chosen, j))
+            continue;
         double s = score(a, q, j);
         if (s > max) {
             sum = sum * exp(max - s) + 1;
@@ -95,10 +99,11 @@ ax_status ref_attention(ax_stream *stream, const void *args)
                 for (ref_blocks(a->head_dim, at, count)) {
                     double o[REF_BLOCK] = {0};
                     for (int64_t j = q.first; j <= q.last; j++)
-                        add_scaled(a->dtype, a->v, q.k_at + j * q.k_stride + at, count,
-                                   exp(score(a, &q, j) - lse) *
-                                       kept(&a->drop, b * a->q_len + i, h, a->kv_len, j),
-                                   o);
+                        if (ax_attention_has(q.chosen, j))
+                            add_scaled(a->dtype, a->v, q.k_at + j * q.k_stride + at, count,
+                                       exp(score(a, &q, j) - lse) *
+                                           kept(&a->drop, b * a->q_len + i, h, a->kv_len, j),
+                                       o);
                     ref_write(a->dtype, a->o, q.o_at + at, count, o);
                 }
                 if (a->lse)

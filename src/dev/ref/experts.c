@@ -252,10 +252,11 @@ ax_status ref_scatter(ax_stream *stream, const void *args)
     (void)stream;
     const ax_scatter_args *a = args;
     const size_t size = ax_dtype_size(a->dtype), bytes = (size_t)a->cols * size;
-    for (int64_t r = 0; r < a->n && bytes; r++)
-        if (a->place[r] >= 0)
-            memcpy((char *)a->y + (size_t)a->place[r] * bytes,
-                   (const char *)a->x + (size_t)(r * a->ld) * size, bytes);
+    for (int64_t p = 0; p < a->parts && bytes; p++)
+        for (int64_t r = 0; r < a->n; r++)
+            if (a->place[r] >= 0)
+                memcpy((char *)a->y + (size_t)(p * a->rows + a->place[r]) * bytes,
+                       (const char *)a->x + (size_t)(r * a->ld + p * a->step) * size, bytes);
     return AX_OK;
 }
 

@@ -1,0 +1,244 @@
+/* Kernels of attention that reads few keys: turn, which takes heads into another basis, and choose, which
+ * chooses keys.
+ *
+ * A work item of choose is one choice: of a head or a group of heads, for one query. Its scores become
+ * integers of the same order. Bisection finds the least integer that is chosen: it counts how many are at
+ * least the middle of the range, and ends early where exactly as many are as are wanted. */
+#ifndef AX_DEV_CPU_CHOOSE_KERNELS_H
+#define AX_DEV_CPU_CHOOSE_KERNELS_H
+
+#include <limits.h>
+
+#include "panel_kernels.h"
+
+/* ---- turn ---------------------------------------------------------------------------------------- */
+
+enum { TURN_ROWS = 4, TURN_VECTORS = 2 };
+
+/* Computes y[r] = x[r] · p for `rows` rows and `vectors` vectors of columns from column c on. x: rows of d
+ * floats, AX_CPU_MAX_HEAD_DIM apart. `y`: row r is at element at[r]. */
+INLINE void turn_columns(const float *x, const float *p, int64_t d, int64_t c, int rows, int vectors,
+                         const int64_t *at, void *y, vtype type)
+{
+    vf sum[TURN_ROWS][TURN_VECTORS];
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        EACH(v, vectors) sum[r][v] = vset(0);
+    for (int64_t i = 0; i < d; i++)
+        EACH(v, vectors)
+        {
+            vf column = vget(p, i * d + c + v * W, d - c - v * W, VF32);
+            UNROLL
+            for (int r = 0; r < rows; r++)
+                sum[r][v] = vfma(vset(x[r * AX_CPU_MAX_HEAD_DIM + i]), column, sum[r][v]);
+        }
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        EACH(v, vectors) vput(y, at[r] + c + v * W, d - c - v * W, type, sum[r][v]);
+}
+
+INLINE void turn_rows(const ax_turn_args *a, int64_t h, int64_t r0, int rows, vtype type)
+{
+    const int64_t d = a->head_dim;
+    const float *p = (const float *)a->turn + h / (a->heads / a->kv_heads) * d * d;
+    float x[TURN_ROWS * AX_CPU_MAX_HEAD_DIM];
+    int64_t at[TURN_ROWS], c = 0;
+    for (int r = 0; r < rows; r++) {
+        at[r] = (r0 + r) * a->ld + h * d;
+        for (int64_t i = 0; i < d; i += W)
+            vput(x, r * AX_CPU_MAX_HEAD_DIM + i, d - i, VF32, vget(a->x, at[r] + i, d - i, type));
+    }
+    for (; c + W < d; c += TURN_VECTORS * W)
+        turn_columns(x, p, d, c, rows, TURN_VECTORS, at, a->x, type);
+    if (c < d)
+        turn_columns(x, p, d, c, rows, 1, at, a->x, type);
+}
+
+/* Items are rows of a head: item h·rows + r. */
+INLINE void turn_range(const ax_turn_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t item = lo, n; item < hi; item += n) {
+        const int64_t h = item / a->rows, r = item % a->rows;
+        n = ax_min(ax_min(hi - item, a->rows - r), TURN_ROWS);
+        if (n == TURN_ROWS)
+            turn_rows(a, h, r, TURN_ROWS, type);
+        else
+            for (int64_t i = 0; i < n; i++)
+                turn_rows(a, h, r + i, 1, type);
+    }
+}
+
+static void turn(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_turn_args *a = args;
+    (void)scratch;
+    BY_VTYPE(turn_range, a->dtype, a, lo, hi);
+}
+
+/* ---- select -------------------------------------------------------------------------------------- */
+
+/* The scores of a choice, for keys lo … hi-1 of the sequence: those that the query sees. An integer below
+ * INT_MIN + 1 is no score. */
+typedef struct key_choice {
+    const ax_choose_args *a;
+    int64_t b, i, lo, hi;
+    float *score;       /* [room]: element j - base is that of key j */
+    float *one;         /* [room]: scores of one head of a group */
+    int32_t *order;     /* [room]: ax_choose_order of the scores; INT_MIN where there is no key */
+    int64_t base, room; /* multiples of 64: the first key, and the number, of the keys in these arrays */
+} key_choice;
+
+/* Computes the scores of keys j … j+W-1, of which those from hi-1 on are repeated. */
+INLINE vf score_keys(const ax_choose_args *a, const float *q, int64_t k_at, int64_t j, int64_t hi, vtype type)
+{
+    vf dot[W];
+    int64_t at[W];
+    for (int n = 0; n < W; n++) {
+        at[n] = k_at + ax_min(j + n, hi - 1) * a->k_ld;
+        dot[n] = vset(0);
+    }
+    for (int64_t c = 0; c < a->width; c += W) {
+        const vf x = vload(q + c);
+        UNROLL
+        for (int n = 0; n < W; n++)
+            dot[n] = vfma(x, vget(a->k, at[n] + c, a->width - c, type), dot[n]);
+    }
+    vtranspose(dot);
+    UNROLL
+    for (int half = W / 2; half > 0; half /= 2) {
+        UNROLL
+        for (int n = 0; n < half; n++)
+            dot[n] = dot[n] + dot[n + half];
+    }
+    return dot[0];
+}
+
+/* Writes the scores of head h to `to`, from element lo - base on. The keys of the next rows are prefetched:
+ * the hardware does not follow the heads of a cache, whose rows are k_ld elements apart. */
+INLINE void score_head(const key_choice *s, int64_t h, float *to, vtype type)
+{
+    const ax_choose_args *a = s->a;
+    const int64_t size = vsize(type), q_at = (s->b * a->q_len + s->i) * a->q_ld + h * a->q_step,
+                  k_at = s->b * a->k_batch_stride + h / (a->heads / a->kv_heads) * a->k_step;
+    float q[AX_CPU_MAX_HEAD_DIM + W];
+    const head_rows rows = {(const char *)a->k + (k_at + s->lo * a->k_ld) * size, a->k_ld * size,
+                            a->width * size, s->hi - s->lo};
+    for (int64_t c = 0; c < a->width; c += W)
+        vstore(q + c, vget(a->q, q_at + c, a->width - c, type));
+    for (int64_t j = s->lo; j < s->hi; j += W) {
+        prefetch_rows(&rows, j - s->lo + 2 * ROWS_AHEAD, j - s->lo + 2 * ROWS_AHEAD + W);
+        vstore(to + (j - s->base), score_keys(a, q, k_at, j, s->hi, type));
+    }
+}
+
+/* Scores the keys for a group of heads: the largest, over the heads, of a score minus the head's largest
+ * score. NaN stays NaN. */
+INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype type)
+{
+    for (int64_t h = h0; h < h0 + heads; h++) {
+        float most = -INFINITY;
+        score_head(s, h, s->one, type);
+        for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++)
+            most = s->one[j] > most ? s->one[j] : most;
+        for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++) {
+            const float x = s->one[j] - most;
+            s->score[j] = h > h0 && x <= s->score[j] ? s->score[j] : x;
+        }
+    }
+}
+
+/* Returns how many scores are `least` or more. */
+INLINE int64_t count_from(const key_choice *s, int32_t least)
+{
+    int32_t n = 0; /* a room has fewer than 2^31 keys */
+    for (int64_t j = 0; j < s->room; j++)
+        n += s->order[j] >= least;
+    return n;
+}
+
+/* Finds the scores that are chosen, of which there are n: all from *least on, but only the first *ties of
+ * those that equal *least. */
+INLINE void find_least(const key_choice *s, int64_t n, int32_t *least, int64_t *ties)
+{
+    int32_t low = INT_MAX, high = INT_MIN;
+    for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++) {
+        low = s->order[j] < low ? s->order[j] : low;
+        high = s->order[j] > high ? s->order[j] : high;
+    }
+    int64_t lo = low, hi = (int64_t)high + 1,
+            above = 0; /* from lo on there are n or more, from hi on `above` */
+    while (hi - lo > 1) {
+        const int64_t middle = lo + (hi - lo) / 2, count = count_from(s, (int32_t)middle);
+        if (count >= n)
+            lo = middle;
+        else
+            hi = middle, above = count;
+        if (count == n)
+            break;
+    }
+    *least = (int32_t)lo;
+    *ties = n - above;
+}
+
+/* Sets the bits of the keys from *least on. */
+INLINE void set_bits(const key_choice *s, int32_t least, int64_t ties, uint64_t *bits)
+{
+    for (int64_t j = 0; j < s->room; j += 64) {
+        uint64_t from = 0, equal = 0;
+        for (int n = 0; n < 64; n++) {
+            from |= (uint64_t)(s->order[j + n] >= least) << n;
+            equal |= (uint64_t)(s->order[j + n] == least) << n;
+        }
+        for (; equal; equal &= equal - 1) {
+            if (ties-- <= 0)
+                from &= ~(equal & -equal);
+        }
+        bits[(s->base + j) / 64] = from;
+    }
+}
+
+INLINE void choose_item(const ax_choose_args *a, int64_t item, char *scratch, vtype type)
+{
+    const ax_attention_args seen = ax_attention_of_choose(a);
+    const int64_t choosers = ax_choosers(a), heads = a->heads / choosers, query = item / choosers,
+                  c = item % choosers, words = ax_ceil_div(a->kv_len, 64);
+    key_choice s = {.a = a, .b = query / a->q_len, .i = query % a->q_len};
+    const int64_t position = ax_attention_offset(&seen, s.b) + s.i;
+    uint64_t *bits = a->chosen + item * words;
+    memset(bits, 0, (size_t)words * sizeof *bits);
+    s.lo = ax_attention_first_key(a->doc_start, query, a->window, position);
+    s.hi = ax_min(position + 1, a->kv_len);
+    if (s.lo >= s.hi)
+        return;
+    s.base = s.lo / 64 * 64;
+    s.room = ax_round_up(s.hi - s.base, 64);
+    s.score = (float *)(void *)scratch;
+    s.one = s.score + s.room + W; /* score_head writes whole vectors, which may end after the last key */
+    s.order = (int32_t *)(void *)(s.one + s.room + W);
+    if (heads > 1)
+        score_group(&s, c * heads, heads, type);
+    else
+        score_head(&s, c, s.score, type);
+    for (int64_t j = 0; j < s.room; j++) {
+        const int64_t key = s.base + j;
+        s.order[j] = key >= s.lo && key < s.hi ? ax_choose_order(s.score[j]) : INT_MIN;
+    }
+    int32_t least;
+    int64_t ties;
+    find_least(&s, ax_choose_count(a->keys, a->share, s.hi - s.lo), &least, &ties);
+    set_bits(&s, least, ties, bits);
+}
+
+INLINE void choose_range(const ax_choose_args *a, int64_t lo, int64_t hi, void *scratch, vtype type)
+{
+    for (int64_t item = lo; item < hi; item++)
+        choose_item(a, item, scratch, type);
+}
+
+static void choose(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_choose_args *a = args;
+    BY_VTYPE(choose_range, a->dtype, a, lo, hi, scratch);
+}
+
+#endif

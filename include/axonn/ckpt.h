@@ -99,6 +99,11 @@ AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_s
 /* Gives the planned store `to`, whose files do not exist yet, the metadata in the headers of `from` (those of
  * its first file that has some). Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_st_keep_metadata(ax_st *to, const ax_st *from);
+/* Adds a text to the metadata of a planned store whose files do not exist yet. Not collective.
+ * AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_st_note(ax_st *st, const char *key, const char *value);
+/* Returns a text in the metadata of a store, or NULL. Valid until ax_st_close. */
+const char *ax_st_noted(const ax_st *st, const char *key);
 /* Creates the planned files at their full size, with headers and index. One rank calls this function before
  * any rank writes. Not collective. AX_ERR_DATA also when the disk has no room. */
 AX_MUST_CHECK ax_status ax_st_make(ax_st *st);

@@ -28,6 +28,7 @@ typedef struct ax_engine_options {
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;           /* largest gradient norm; 0: no clipping */
     bool scores;           /* ax_engine_score is used */
+    const ax_loki *loki;   /* what attention layers do in evaluations (ax_loki_attach); NULL: read all keys */
     ax_masks *masks; /* what is zero in the blocks' matrices stays zero (ax_masks_apply); NULL: nothing */
 } ax_engine_options;
 

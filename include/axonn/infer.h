@@ -31,6 +31,8 @@ typedef struct ax_pretrained {
                        NULL: the directory has no weights */
     ax_st *adapter; /* the adapter's open weight file, or NULL */
     ax_adapter description; /* of an adapter: its adapter_config.json */
+    ax_loki *loki;          /* which keys the model reads (ax_pretrained_read_keys); NULL: all */
+    ax_st *turns;           /* the open file of its matrices, or NULL */
     ax_buf left; /* a line on arrays in the weight files that belong to no parameter; empty: there are none */
 } ax_pretrained;
 
@@ -186,6 +188,49 @@ AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *da
 AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
                                            const ax_row_shape *shape, int64_t batch,
                                            ax_eval_progress_fn *progress, void *user, ax_evaluation *out);
+
+/* ---- attention that reads few keys (Loki, paper 2406.02542) -------------------------------------- */
+
+/* Which keys a query reads, as a user says it: a count ("64"), or with a decimal point a part ("0.25"), up to
+ * 1.0, which is rounded up. */
+typedef struct ax_key_reading {
+    const char *file; /* of ax_loki_calibrate; NULL: queries choose keys by all elements of heads */
+    const char *keys; /* of those that a query sees; NULL: all */
+    const char *dims; /* of a head's elements, by which queries choose; rounded up to a multiple of 8 */
+    const char *per;  /* "head", "group" (ax_loki.group) or NULL: head */
+} ax_key_reading;
+
+/* Lets generators and evaluations of an open model that are created later read few keys, if `how` says so,
+ * else all. AX_ERR_USAGE or
+ * AX_ERR_DATA, with all that is wrong: of the arguments, and of a file that does not belong to the model. */
+AX_MUST_CHECK ax_status ax_pretrained_read_keys(ax_pretrained *model, const ax_key_reading *how);
+/* Reads the matrices into the layers of a model, if there are any. Not collective. */
+AX_MUST_CHECK ax_status ax_pretrained_load_turns(const ax_pretrained *model, ax_layer *root);
+
+typedef struct ax_loki_calibration {
+    const char *out; /* the file to write, whose name ends in .safetensors */
+    int64_t tokens;  /* whose keys are measured, rounded to whole rows: at least 16 · head_dim */
+    bool before;     /* keys before the rotary embedding; else after it */
+    ax_eval_progress_fn *progress; /* or NULL */
+    void *user;
+} ax_loki_calibration;
+
+/* What a calibration found, for each layer: the number of eigenvalues, from the largest on, that have 90 % of
+ * the variance of keys (rank@90), mean over key heads. */
+typedef struct ax_loki_ranks {
+    int64_t layers, tokens, head_dim;
+    double *rank; /* [layers] */
+} ax_loki_ranks;
+void ax_loki_ranks_fini(ax_loki_ranks *ranks);
+
+/* Measures the covariance of the keys of each key head on rows of a token source, and writes its
+ * eigenvectors, as columns, by falling eigenvalue, the largest element of each positive, to a safetensors
+ * file: layers.N.turn, F32 [kv_heads, head_dim, head_dim], and layers.N.eigenvalues, F64 [kv_heads,
+ * head_dim]. Its header has the checksum of the model. All ranks get the result. AX_ERR_USAGE: all that is
+ * wrong with the arguments; AX_ERR_DATA: keys that are not finite, or a file that cannot be written.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_loki_calibrate(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
+                                          const ax_loki_calibration *how, ax_loki_ranks *out);
 
 /* ---- recall -------------------------------------------------------------------------------------- */
 

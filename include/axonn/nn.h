@@ -342,9 +342,45 @@ void ax_kv_cache_destroy(ax_kv_cache **cache);
 /* The next batches with one sample continue `sequence`; their first token is at position `first`, which is
  * negative if the sample begins with padding. */
 void ax_kv_cache_set(ax_kv_cache *cache, int64_t sequence, int64_t first);
+/* Says whether the tokens of the next batches choose the keys that they read (ax_loki); at first they do not.
+ */
+void ax_kv_cache_choose(ax_kv_cache *cache, bool choose);
 /* Copies keys and values of the first `positions` positions of one sequence to another. */
 AX_MUST_CHECK ax_status ax_kv_cache_copy(ax_kv_cache *cache, int64_t from, int64_t to, int64_t positions);
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
+
+/* ---- attention that reads few keys (Loki, paper 2406.02542) -------------------------------------- */
+
+/* What the attention layers of a tree do outside of AX_MODE_TRAIN. */
+typedef enum ax_loki_kind {
+    AX_LOKI_READ,           /* read few keys */
+    AX_LOKI_MEASURE_BEFORE, /* add up the moments of the keys before the rotary embedding */
+    AX_LOKI_MEASURE_AFTER   /* the same, after it */
+} ax_loki_kind;
+
+/* To read few keys, each query chooses `keys` of those that it sees, or with keys = 0 the part `share`,
+ * rounded up, by scores from the first `dims` elements of heads (0: from all). If `turned`, each query and
+ * key head is multiplied by an orthogonal matrix of its key head before, so that few elements have most of a
+ * key's variance; attention to all keys does not change. `group`: the query heads of a key head choose
+ * together; where an axis of the grid divides these heads, those of a rank. With a key/value cache, the
+ * tokens of a batch choose only after ax_kv_cache_choose. */
+typedef struct ax_loki {
+    ax_loki_kind kind;
+    int64_t keys, dims;
+    double share;
+    bool turned, group;
+} ax_loki;
+
+/* Lets all attention layers of a tree of this rank's pipeline stage work as `how` says, which must live as
+ * long as the tree. With `turned` each gets a matrix for each key head, [g, e, e] in the accumulation dtype,
+ * split like key heads, with undefined values; to measure, the moments of the keys, [g, e + 1, e]: kᵀk, and
+ * in the last row the sum of keys, all 0. The tree frees them. Call it once, before ax_kv_cache_create. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_loki_attach(ax_layer *root, const ax_loki *how);
+/* Calls `visit` with the number, from 0 among all attention layers of the tree, and the tensor of each layer
+ * of this rank's pipeline stage that has one, until a call fails. */
+typedef ax_status ax_loki_visit_fn(void *user, int64_t layer, ax_tensor *tensor);
+AX_MUST_CHECK ax_status ax_loki_visit(ax_layer *root, ax_loki_visit_fn *visit, void *user);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 

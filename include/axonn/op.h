@@ -60,6 +60,12 @@ typedef struct ax_drop {
     uint64_t key;
 } ax_drop;
 
+/* The choices of ax_op_choose, in frame memory, as ax_attention_args has them. */
+typedef struct ax_op_chosen {
+    uint64_t *bits;
+    int64_t choosers, most; /* most: how many keys a query has chosen at most */
+} ax_op_chosen;
+
 /* Causal attention of this rank's heads (ax_attention_args). q: [b, t, h·e]; k and v: [b, s, g·e], where h is
  * the number of query heads, g the number of key heads, and e = head_dim. Each rank holds whole query heads
  * and the key heads that these use. dk and dv are partial sums along axes that split the query heads but not
@@ -68,12 +74,14 @@ typedef struct ax_drop {
  * with `positions` (int32 [b, t] of this rank's sequences, in device memory; else NULL), that of sequence b
  * at positions[b,0] + i. lse, a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it
  * may be NULL in forward. `drop` is the dropout of the probabilities (NULL: no dropout); backward must get
- * the same `drop`. q, k and v may lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too,
- * unless this rank has no heads or drop->p is 1. Rows of o are dense. */
+ * the same `drop`. `chosen`: which keys each query
+ * has chosen (ax_op_choose), or NULL. q, k and v may lie beside each other (ax_frame_alloc_beside); then dq,
+ * dk and dv do too, unless this rank has no heads or drop->p is 1. Rows of o are dense. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
                                         int64_t head_dim, int64_t q_offset, const int32_t *positions,
-                                        int64_t kv_len, const ax_drop *drop, ax_tensor *o, ax_tensor *lse);
+                                        int64_t kv_len, const ax_op_chosen *chosen, const ax_drop *drop,
+                                        ax_tensor *o, ax_tensor *lse);
 AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                              const ax_tensor *v, const ax_tensor *o, const ax_tensor *lse,
                                              const ax_tensor *doc_start, int64_t window, int64_t head_dim,
@@ -86,6 +94,30 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
  * with `inverse` true. */
 AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
                                    const ax_tensor *table, bool inverse);
+
+/* Multiplies each of this rank's heads by the matrix of its key head, in place (ax_turn_args). x: [b, t, h·e]
+ * of whole heads, whose rows may be padded; matrix: [g, e, e] in the accumulation dtype, split like key
+ * heads. */
+AX_MUST_CHECK ax_status ax_op_turn(ax_frame *frame, const ax_tensor *x, const ax_tensor *matrix);
+
+/* How queries choose keys: see ax_choose_args for what the members mean. */
+typedef struct ax_op_choice {
+    int64_t keys;
+    double share;
+    int64_t width;
+    bool group;
+} ax_op_choice;
+/* The keys among which queries choose, in device memory: this rank's key heads, as in ax_choose_args. */
+typedef struct ax_op_keys {
+    const void *k;
+    int64_t ld, step, batch_stride, heads;
+} ax_op_keys;
+/* Chooses keys for each query of q, [b, t, h·e]. doc_start, window, q_offset, positions and kv_len are those
+ * of ax_op_attention. */
+AX_MUST_CHECK ax_status ax_op_choose(ax_frame *frame, const ax_tensor *q, const ax_op_keys *keys,
+                                     const ax_op_choice *choice, const ax_tensor *doc_start, int64_t window,
+                                     int64_t head_dim, int64_t q_offset, const int32_t *positions,
+                                     int64_t kv_len, ax_op_chosen *out);
 
 /* y[b,t,:] = table[ids[b,t],:], added to y if `accumulate`. ids: int32 [b, t]. If the first dim of the table
  * is split, y is partial along the axes that split it. */

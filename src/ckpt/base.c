@@ -49,7 +49,7 @@ ax_status ax_st_checksum(ax_st *st, char out[17])
 
 /* ---- metadata ------------------------------------------------------------------------------------ */
 
-ax_status st_note(ax_st *st, const char *key, const char *value)
+ax_status ax_st_note(ax_st *st, const char *key, const char *value)
 {
     if (!st->metadata)
         st->metadata = json_pack("{s:s}", "format", "pt");
@@ -67,10 +67,12 @@ ax_status ax_st_keep_metadata(ax_st *to, const ax_st *from)
     AX_CHECK(to->metadata, AX_ERR_MEMORY, "%s: not enough memory for the header of the file",
              to->file[0].path);
     /* transformers reads no file without "format" */
-    return json_object_get(to->metadata, "format") ? st_place_data(to) : st_note(to, "format", "pt");
+    return json_object_get(to->metadata, "format") ? st_place_data(to) : ax_st_note(to, "format", "pt");
 }
 
-const char *ax_st_base(const ax_st *st)
+const char *ax_st_noted(const ax_st *st, const char *key)
 {
-    return json_string_value(json_object_get(st->metadata, CKPT_BASE));
+    return json_string_value(json_object_get(st->metadata, key));
 }
+
+const char *ax_st_base(const ax_st *st) { return ax_st_noted(st, CKPT_BASE); }

@@ -95,8 +95,6 @@ ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
 /* Moves the arrays of a planned store so that they begin where the headers end. Called when the lengths of
  * the headers become known or change. */
 ax_status st_place_data(ax_st *st);
-/* Adds a member to the metadata in the headers of a planned store whose files do not exist yet (base.c). */
-ax_status st_note(ax_st *st, const char *key, const char *value);
 #define CKPT_BASE "axonn_base" /* metadata member: checksum of an adapter's base model */
 /* Sorts the arrays by key; AX_ERR_DATA if two arrays have the same key. */
 ax_status st_sort(ax_st *st);

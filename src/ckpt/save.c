@@ -75,7 +75,7 @@ static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
     AX_TRY(ckpt_items_plan(&s->model_items, args->dtype, s->aside, args->base ? "adapter_model" : "model",
                            args->base ? INT64_MAX : args->shard_bytes, &s->model));
     if (args->base)
-        AX_TRY(st_note(s->model, CKPT_BASE, args->base));
+        AX_TRY(ax_st_note(s->model, CKPT_BASE, args->base));
     if (s->optim_items.n)
         AX_TRY(ckpt_items_plan(&s->optim_items, AX_DTYPE_COUNT, s->training, "optim", args->shard_bytes,
                                &s->optim));

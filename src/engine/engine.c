@@ -161,6 +161,8 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
     AX_TRY(prune(e));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->moments : -1, &e->set));
+    if (o->loki)
+        AX_TRY(ax_loki_attach(e->model->root, o->loki));
     if (plan)
         AX_TRY(ax_param_set_learn_uses(e->set, plan->uses));
     AX_TRY(

@@ -1,5 +1,5 @@
 /* Evaluation of a model on token sources: its loss, and what it recalls of documents. */
-#include "axonn/infer.h"
+#include "infer/evaluate.h"
 #include "engine/machine.h"
 
 #include <math.h>
@@ -292,17 +292,17 @@ ax_status ax_engine_recall(ax_engine *engine, const ax_data *data, const ax_row_
 /* ---- models in directories ----------------------------------------------------------------------- */
 
 /* What is done with an engine that has the weights of a model. */
-typedef ax_status engine_use_fn(void *user, ax_engine *engine);
 
-/* Creates an engine for evaluations in micro-batches of `batch` rows, loads the weights, and calls `use`. */
-static ax_status with_engine(ax_ctx *ctx, const ax_pretrained *model, const ax_row_shape *shape,
-                             int64_t batch, bool scores, engine_use_fn *use, void *user)
+ax_status ax_pretrained_use_engine(ax_ctx *ctx, const ax_pretrained *model, const ax_loki *loki,
+                                   const ax_row_shape *shape, int64_t batch, bool scores,
+                                   ax_engine_use_fn *use, void *user)
 {
     ax_engine_options options = {.model = &model->config,
                                  .seq_len = shape->seq_len,
                                  .micro_batch = batch,
                                  .whole_rows = !shape->mask_documents,
                                  .scores = scores,
+                                 .loki = loki,
                                  .global_batch = batch * ax_grid_group_size(ctx->grid, ax_batch_axes(ctx))};
     ax_engine_plan plan;
     ax_engine *engine;
@@ -324,6 +324,9 @@ static ax_status with_engine(ax_ctx *ctx, const ax_pretrained *model, const ax_r
         status = ax_grid_prepare(ctx->grid, plan.axes);
         if (status == AX_OK)
             status = ax_pretrained_load(model, ax_engine_params(engine));
+        if (status == AX_OK && loki && loki == model->loki)
+            status =
+                ax_comm_agree(ctx->world, ax_pretrained_load_turns(model, ax_engine_model(engine)->root));
         if (status == AX_OK)
             status = use(user, engine);
         /* If only this rank failed, the job ends here, before ax_engine_destroy frees the buffers of messages
@@ -365,7 +368,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
 {
     evaluation_job job = {&data, 1, shape, progress, user, out, NULL};
     *out = (ax_evaluation){0};
-    return with_engine(ctx, model, shape, batch, false, evaluate_loss, &job);
+    return ax_pretrained_use_engine(ctx, model, model->loki, shape, batch, false, evaluate_loss, &job);
 }
 
 ax_status ax_pretrained_recall(ax_ctx *ctx, const ax_pretrained *model, const ax_data *const *sources, int n,
@@ -374,5 +377,5 @@ ax_status ax_pretrained_recall(ax_ctx *ctx, const ax_pretrained *model, const ax
 {
     evaluation_job job = {sources, n, shape, progress, user, NULL, out};
     memset(out, 0, (size_t)n * sizeof *out);
-    return with_engine(ctx, model, shape, batch, true, evaluate_recall, &job);
+    return ax_pretrained_use_engine(ctx, model, model->loki, shape, batch, true, evaluate_recall, &job);
 }

@@ -21,6 +21,7 @@ struct ax_generator {
     ax_frame_plan *plan; /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
     ax_axisset *axes;    /* the sets of grid axes along which ranks communicate */
     int64_t *costs;      /* costs of the layers (ax_model_use.costs) */
+    const ax_loki *loki; /* ax_pretrained.loki */
     ax_generator_options options; /* capacity 0: no cache */
     int64_t *length;              /* [slots]: positions of each sequence that are in the cache */
     int32_t *host, *device; /* [3, most rows of a pass]: token ids, positions, and places in the cache */
@@ -168,6 +169,7 @@ static ax_status run_chunk(ax_generator *g, int64_t slot, const int32_t *tokens,
         else
             put_token(&p, i, tokens[i - pads], first + i, slot * g->options.capacity + first + i);
     ax_kv_cache_set(g->cache, slot, first);
+    ax_kv_cache_choose(g->cache, false); /* a prompt is read with all its keys */
     AX_TRY(run_samples(&p));
     g->length[slot] += n;
     return AX_OK;
@@ -191,6 +193,7 @@ static ax_status run_step(ax_generator *g, const int32_t *tokens)
         else
             put_token(&p, i, tokens[i], g->length[i], i * g->options.capacity + g->length[i]);
     ax_kv_cache_set(g->cache, 0, g->length[0]);
+    ax_kv_cache_choose(g->cache, true);
     AX_TRY(run_samples(&p));
     for (int64_t i = 0; i < slots; i++)
         g->length[i] += tokens[i] >= 0;
@@ -230,6 +233,8 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
     const ax_model_use use = {.positions = o->capacity ? o->capacity : o->chunk, .costs = g->costs};
     AX_TRY(ax_model_create(g->ctx, config, &use, &g->model));
     AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
+    if (g->loki)
+        AX_TRY(ax_loki_attach(g->model->root, g->loki));
     AX_TRY(ax_pipeline_create(g->model, groups_of(g), o->chunk, 1, false, &g->chunks));
     AX_TRY(ax_pipeline_create(g->model, o->slots * groups_of(g), 1, 1, false, &g->steps));
     if (o->capacity)
@@ -282,7 +287,7 @@ static ax_status run_passes(ax_generator *g)
  * out->plan, and all of out->memory except `workspace`. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
-    ax_generator g = {.ctx = dry, .options = out->options, .costs = out->costs};
+    ax_generator g = {.ctx = dry, .loki = out->loki, .options = out->options, .costs = out->costs};
     ax_status status = build(&g, config);
     if (status == AX_OK)
         status = reserve_messages(&g);
@@ -358,6 +363,7 @@ static ax_status admit(ax_ctx *ctx, const ax_pretrained *model, const ax_generat
     AX_TRY(check_options(ctx, model, options));
     AX_TRY(ax_calloc(1, sizeof *g, &g));
     g->ctx = ctx;
+    g->loki = model->loki;
     g->options = *options;
     snprintf(what, sizeof what, "the model with %lld positions%s needs",
              (long long)ax_max(options->chunk, options->capacity),
@@ -385,6 +391,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, const ax_genera
         status = ax_comm_agree(ctx->world, reserve_messages(g));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
+    if (status == AX_OK)
+        status = ax_comm_agree(ctx->world, ax_pretrained_load_turns(model, g->model->root));
     if (status != AX_OK)
         ax_generator_destroy(out);
     return status;

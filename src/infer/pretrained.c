@@ -308,6 +308,8 @@ void ax_pretrained_close(ax_pretrained *model)
     ax_ids_fini(&model->ends);
     ax_st_close(&model->weights);
     ax_st_close(&model->adapter);
+    ax_st_close(&model->turns);
+    free(model->loki);
     ax_adapter_fini(&model->description);
     ax_buf_fini(&model->left);
     *model = (ax_pretrained){0};

@@ -90,16 +90,19 @@ ax_status ax_text_start(ax_text *t, const int32_t *ids, size_t n, int64_t sample
 }
 
 /* Feeds the tokens that are not in the cache, and sets *logits to those of the last one. A step computes a
- * row and reads the weights once, a chunk computes all its rows: steps are faster for few tokens. */
+ * row and reads the weights once, a chunk computes all its rows: steps are faster for few tokens. Where
+ * queries choose the keys that they read (ax_pretrained.loki), they do so in steps: the last token is always
+ * fed by one, as in a batch of texts. */
 static ax_status feed_rest(ax_text *t, const float **logits)
 {
     enum { ROWS_OF_STEP = 8 };
     const int64_t rest = (int64_t)(t->now.ids.size - t->cached);
     const int32_t *ids = t->now.ids.data + t->cached;
     t->cached = t->now.ids.size;
-    if (rest > ax_max(1, t->chunk / ROWS_OF_STEP))
-        return ax_generator_feed(t->generator, 0, ids, rest, logits);
-    for (int64_t i = 0; i < rest; i++)
+    const int64_t chunked = rest <= ax_max(1, t->chunk / ROWS_OF_STEP) ? 0 : t->model->loki ? rest - 1 : rest;
+    if (chunked)
+        AX_TRY(ax_generator_feed(t->generator, 0, ids, chunked, logits));
+    for (int64_t i = chunked; i < rest; i++)
         AX_TRY(ax_generator_step(t->generator, ids + i, logits));
     return AX_OK;
 }

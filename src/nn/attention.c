@@ -14,9 +14,48 @@ typedef struct attention {
     ax_tensor table;    /* cosines and sines of the rotary embedding; ndim 0: there is none */
     bool borrows_table; /* another layer owns `table` */
     ax_attention_cache cached;
+    const ax_loki *loki; /* NULL: the layer reads all keys */
+    ax_tensor matrix;    /* ax_loki_attach; ndim 0: none */
 } attention;
 
 enum { Q, K, V, PROJ, Q_NORM, K_NORM };
+
+/* Copies rows of x, [b, t, ..], which have `parts` parts of `cols` elements each, `step` apart, to the
+ * batch's places in an array of the cache that has `rows` rows. */
+static ax_status append(const ax_layer *self, const ax_batch *batch, const ax_tensor *x, int64_t parts,
+                        int64_t cols, int64_t step, int64_t rows, void *to)
+{
+    const ax_grid *grid = self->ctx->grid;
+    return ax_run_scatter(self->ctx->stream,
+                          &(ax_scatter_args){.n = ax_tensor_extent(grid, x, 0) * ax_tensor_extent(grid, x, 1),
+                                             .rows = rows,
+                                             .parts = parts,
+                                             .cols = cols,
+                                             .ld = ax_tensor_pitch(grid, x),
+                                             .step = step,
+                                             .x = x->data,
+                                             .place = batch->places.data,
+                                             .y = to,
+                                             .dtype = x->dtype});
+}
+
+/* Computes attention of q to the first kv_len keys, of which queries choose some if `choosing` is not NULL:
+ * the keys among which they choose. The other arguments are those of ax_op_attention. */
+static ax_status attend(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
+                        const ax_tensor *v, const ax_op_keys *choosing, const ax_tensor *doc_start,
+                        int64_t first, const int32_t *positions, int64_t kv_len, ax_tensor *o)
+{
+    const attention *a = (const attention *)self;
+    ax_op_chosen chosen = {0};
+    if (choosing) {
+        const ax_loki *how = a->loki;
+        const ax_op_choice choice = {how->keys, how->share, how->dims ? how->dims : a->head_dim, how->group};
+        AX_TRY(ax_op_choose(frame, q, choosing, &choice, doc_start, a->window, a->head_dim, first, positions,
+                            kv_len, &chosen));
+    }
+    return ax_op_attention(frame, q, k, v, doc_start, a->window, a->head_dim, first, positions, kv_len,
+                           choosing ? &chosen : NULL, NULL, o, NULL);
+}
 
 /* Writes k and v of the batch's tokens to the key/value cache, then computes the attention of q to the keys
  * in the cache (generation). Positions of several sequences are read on the device, so that each step
@@ -30,7 +69,9 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
     const ax_batch *batch = ax_frame_batch(frame);
     const int64_t b = ax_tensor_extent(grid, k, 0), t = ax_tensor_extent(grid, k, 1),
                   width = ax_tensor_extent(grid, k, 2), sequences = ax_tensor_extent(grid, &c->k, 0),
-                  capacity = ax_tensor_extent(grid, &c->k, 1), first = ax_kv_cache_first(c->cache);
+                  capacity = ax_tensor_extent(grid, &c->k, 1), first = ax_kv_cache_first(c->cache),
+                  size = (int64_t)ax_dtype_size(k->dtype), rows = sequences * capacity,
+                  skipped = b == 1 ? ax_kv_cache_sequence(c->cache) * capacity : 0, e = a->head_dim;
     ax_tensor cached[] = {c->k, c->v}, no_documents = {0};
     AX_CHECK(batch && batch->places.data && (b == 1 || (b == sequences && batch->positions.data)),
              AX_ERR_USAGE,
@@ -38,24 +79,30 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
              "places, of one sample or of as many as sequences",
              self->name, (long long)sequences);
     for (int i = 0; i < 2; i++) {
-        const ax_tensor *fresh = i ? v : k;
-        AX_TRY(ax_run_scatter(self->ctx->stream, &(ax_scatter_args){.n = b * t,
-                                                                    .rows = sequences * capacity,
-                                                                    .parts = 1,
-                                                                    .cols = width,
-                                                                    .ld = ax_tensor_pitch(grid, fresh),
-                                                                    .x = fresh->data,
-                                                                    .place = batch->places.data,
-                                                                    .y = cached[i].data,
-                                                                    .dtype = fresh->dtype}));
-        if (b == 1)
-            cached[i].data =
-                (char *)cached[i].data +
-                (size_t)(ax_kv_cache_sequence(c->cache) * capacity * width) * ax_dtype_size(fresh->dtype);
+        AX_TRY(append(self, batch, i ? v : k, 1, width, width, rows, cached[i].data));
+        cached[i].data = (char *)cached[i].data + skipped * width * size;
     }
-    return ax_op_attention(frame, q, &cached[0], &cached[1], &no_documents, a->window, a->head_dim, first,
-                           b == 1 ? NULL : batch->positions.data, b == 1 ? first + t : capacity, NULL, o,
-                           NULL);
+    ax_op_keys keys = {cached[0].data, width, e, capacity * width, width / e};
+    if (c->low.ndim) {
+        const int64_t dims = c->low.dim[3];
+        AX_TRY(append(self, batch, k, width / e, dims, e, rows, c->low.data));
+        keys = (ax_op_keys){(char *)c->low.data + skipped * dims * size, dims, rows * dims, capacity * dims,
+                            width / e};
+    }
+    return attend(self, frame, q, &cached[0], &cached[1],
+                  a->loki && ax_kv_cache_chooses(c->cache) ? &keys : NULL, &no_documents, first,
+                  b == 1 ? NULL : batch->positions.data, b == 1 ? first + t : capacity, o);
+}
+
+/* Computes attention of the tokens of whole sequences, each of which chooses the keys that it reads. */
+static ax_status attend_choosing(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
+                                 const ax_tensor *v, const ax_tensor *doc_start, ax_tensor *o)
+{
+    const attention *a = (const attention *)self;
+    const ax_grid *grid = self->ctx->grid;
+    const int64_t ld = ax_tensor_pitch(grid, k), t = ax_tensor_extent(grid, k, 1), e = a->head_dim;
+    const ax_op_keys keys = {k->data, ld, e, t * ld, ax_tensor_extent(grid, k, 2) / e};
+    return attend(self, frame, q, k, v, &keys, doc_start, 0, NULL, t, o);
 }
 
 /* Returns x, of shape [b, t, h·e], as a view of shape [b, t, h, e], where e is the width of a head (head_dim)
@@ -100,13 +147,62 @@ static ax_status rotate(ax_layer *self, ax_frame *frame, ax_tensor *x, bool inve
     return ax_op_rope(frame, x, &batch->positions, table, inverse);
 }
 
-/* Replaces q and k by the result of their norms followed by the rotary embedding. */
+/* Returns what the layer does with keys (ax_loki) in the running task; NULL: nothing. */
+static const ax_loki *loki_now(const ax_layer *self, const ax_frame *frame)
+{
+    return ax_frame_training(frame) ? NULL : ((const attention *)self)->loki;
+}
+
+/* Adds the products kᵀk and the sums of the keys of each head to the layer's moments, if these are measured
+ * here. */
+static ax_status measure_keys(ax_layer *self, ax_frame *frame, const ax_tensor *k, ax_loki_kind here)
+{
+    const attention *a = (const attention *)self;
+    const ax_loki *how = loki_now(self, frame);
+    const ax_grid *grid = self->ctx->grid;
+    if (!how || how->kind != here)
+        return AX_OK;
+    const int64_t rows = ax_tensor_extent(grid, k, 0) * ax_tensor_extent(grid, k, 1), e = a->head_dim,
+                  ld = ax_tensor_pitch(grid, k);
+    const size_t size = ax_dtype_size(k->dtype), accum = ax_dtype_size(a->matrix.dtype);
+    for (int64_t h = 0; h < ax_tensor_extent(grid, k, 2) / e; h++) {
+        const char *heads = (const char *)k->data + (size_t)(h * e) * size;
+        char *to = (char *)a->matrix.data + (size_t)(h * (e + 1) * e) * accum;
+        AX_TRY(ax_run_gemm(self->ctx->stream, &(ax_gemm_args){.m = e,
+                                                              .n = e,
+                                                              .k = rows,
+                                                              .a = heads,
+                                                              .b = heads,
+                                                              .c = to,
+                                                              .lda = ld,
+                                                              .ldb = ld,
+                                                              .ldc = e,
+                                                              .dtype = k->dtype,
+                                                              .c_dtype = a->matrix.dtype,
+                                                              .trans_a = true,
+                                                              .accumulate = true,
+                                                              .col_sums = to + (size_t)(e * e) * accum,
+                                                              .accumulate_sums = true}));
+    }
+    return AX_OK;
+}
+
+/* Replaces q and k by the result of their norms followed by the rotary embedding, and by the layer's matrices
+ * if it has any. */
 static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax_tensor *k)
 {
+    const attention *a = (const attention *)self;
+    const ax_loki *how = loki_now(self, frame);
     AX_TRY(norm_heads(self, Q_NORM, frame, false, q));
     AX_TRY(norm_heads(self, K_NORM, frame, false, k));
+    AX_TRY(measure_keys(self, frame, k, AX_LOKI_MEASURE_BEFORE));
     AX_TRY(rotate(self, frame, q, false));
-    return rotate(self, frame, k, false);
+    AX_TRY(rotate(self, frame, k, false));
+    AX_TRY(measure_keys(self, frame, k, AX_LOKI_MEASURE_AFTER));
+    if (!how || how->kind != AX_LOKI_READ || !how->turned)
+        return AX_OK;
+    AX_TRY(ax_op_turn(frame, q, &a->matrix));
+    return ax_op_turn(frame, k, &a->matrix);
 }
 
 /* Runs backward of prepare_heads: at the call dq and dk are the gradients of the results of prepare_heads,
@@ -138,14 +234,18 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
 {
     attention *a = (attention *)self;
     const ax_batch *batch = ax_frame_batch(frame);
+    const ax_loki *how = loki_now(self, frame);
     ax_tensor in[3], o, lse, no_documents = {0};
+    const ax_tensor *doc_start = batch ? &batch->doc_start : &no_documents;
     AX_TRY(ax_linear_forward_shared(&self->child[Q], V - Q + 1, frame, x, !has_norms(self), in));
     AX_TRY(prepare_heads(self, frame, &in[Q], &in[K]));
     if (a->cached.cache && !ax_frame_training(frame)) {
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
+    } else if (how && how->kind == AX_LOKI_READ) {
+        AX_TRY(attend_choosing(self, frame, &in[Q], &in[K], &in[V], doc_start, &o));
     } else {
-        AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], batch ? &batch->doc_start : &no_documents,
-                               a->window, a->head_dim, 0, NULL, x->dim[1], drop_now(a, frame), &o, &lse));
+        AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], doc_start, a->window, a->head_dim, 0, NULL,
+                               x->dim[1], NULL, drop_now(a, frame), &o, &lse));
         for (int i = Q; i <= V; i++)
             AX_TRY(ax_frame_save(frame, &in[i]));
         AX_TRY(ax_frame_save(frame, &o));
@@ -173,11 +273,20 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     return ax_linear_backward_shared(&self->child[Q], V - Q + 1, frame, grad, dx);
 }
 
+/* Returns the bytes of the layer's matrices or moments. */
+static size_t matrix_bytes(const ax_layer *self)
+{
+    const ax_tensor *matrix = &((const attention *)self)->matrix;
+    return matrix->ndim ? (size_t)ax_round_up(ax_tensor_bytes(self->ctx->grid, matrix), 64) : 0;
+}
+
 static void attention_destroy(ax_layer *self)
 {
     attention *a = (attention *)self;
     if (!a->borrows_table)
         ax_rope_table_free(self->ctx, &a->table);
+    if (a->matrix.data)
+        ax_ctx_free(self->ctx, a->matrix.data, matrix_bytes(self));
 }
 
 const ax_layer_ops ax_attention_ops = {.kind = "attention",
@@ -189,6 +298,8 @@ size_t ax_layer_table_bytes(const ax_layer *layer)
 {
     const attention *a = layer->ops == &ax_attention_ops ? (const attention *)layer : NULL;
     size_t bytes = a && !a->borrows_table ? ax_rope_table_bytes(&a->table) : 0;
+    if (a)
+        bytes += matrix_bytes(layer);
     for (int i = 0; i < layer->children; i++)
         bytes += ax_layer_table_bytes(layer->child[i]);
     return bytes;
@@ -202,6 +313,39 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t sequences, in
     ax_layout layout = ax_activation_layout(layer->ctx, a->kv_role);
     return ax_tensor_make(layer->ctx->compute, 3, (int64_t[]){sequences, capacity, a->kv_width},
                           (int64_t[]){1, 1, a->head_dim}, &layout);
+}
+
+ax_tensor ax_attention_cache_low(const ax_layer *layer, int64_t sequences, int64_t capacity)
+{
+    const attention *a = (const attention *)layer;
+    const int64_t dims = a->loki ? a->loki->dims : 0;
+    ax_layout layout = ax_layout_of_roles(layer->ctx, (ax_role[]){a->kv_role, AX_ROLE_BATCH}, 2);
+    if (!dims || dims >= a->head_dim)
+        return (ax_tensor){0};
+    return ax_tensor_make(layer->ctx->compute, 4,
+                          (int64_t[]){a->kv_width / a->head_dim, sequences, capacity, dims}, NULL, &layout);
+}
+
+ax_tensor *ax_attention_matrix(ax_layer *layer) { return &((attention *)layer)->matrix; }
+
+ax_status ax_attention_attach(ax_layer *layer, const ax_loki *how)
+{
+    attention *a = (attention *)layer;
+    const int64_t e = a->head_dim;
+    const bool measures = how->kind != AX_LOKI_READ;
+    ax_layout layout = ax_layout_of_roles(layer->ctx, (ax_role[]){a->kv_role}, 1);
+    AX_CHECK(!a->loki, AX_ERR_USAGE, "ax_loki_attach was called for attention \"%s\" before", layer->name);
+    a->loki = how;
+    if (!measures && !how->turned)
+        return AX_OK;
+    ax_tensor matrix = ax_tensor_make(layer->ctx->accum, 3,
+                                      (int64_t[]){a->kv_width / e, measures ? e + 1 : e, e}, NULL, &layout);
+    AX_TRY(ax_tensor_check(&matrix));
+    a->matrix = matrix;
+    AX_TRY(ax_ctx_alloc(layer->ctx, matrix_bytes(layer), &a->matrix.data));
+    return ax_run_fill(layer->ctx->stream, &(ax_fill_args){.n = ax_tensor_count(layer->ctx->grid, &matrix),
+                                                           .y = a->matrix.data,
+                                                           .dtype = matrix.dtype});
 }
 
 /* Adds the layers q_norm and k_norm, unless head_norm_eps is 0. All heads of q share the weight of q_norm,

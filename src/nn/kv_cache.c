@@ -9,6 +9,7 @@ struct ax_kv_cache {
     ax_layer *root;
     int64_t sequences, capacity;
     int64_t sequence, first;  /* ax_kv_cache_set */
+    bool chooses;             /* ax_kv_cache_choose */
     int64_t from, to, copied; /* arguments of the running ax_kv_cache_copy */
     char *block;              /* device memory for the keys and values of all layers */
     size_t bytes, placed;     /* size of `block`; bytes of `block` already assigned to layers */
@@ -16,8 +17,7 @@ struct ax_kv_cache {
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
 
-/* Returns true if the layer belongs to this rank's pipeline stage. */
-static bool is_here(const ax_layer *layer)
+bool ax_attention_is_here(const ax_layer *layer)
 {
     ax_param *first;
     int n = 0;
@@ -29,7 +29,7 @@ static bool is_here(const ax_layer *layer)
  * until a call fails. */
 static ax_status visit_attention(ax_kv_cache *cache, ax_layer *layer, visit_fn *visit)
 {
-    if (layer->ops == &ax_attention_ops && is_here(layer))
+    if (layer->ops == &ax_attention_ops && ax_attention_is_here(layer))
         AX_TRY(visit(cache, layer, ax_attention_cache_of(layer)));
     for (int i = 0; i < layer->children; i++)
         AX_TRY(visit_attention(cache, layer->child[i], visit));
@@ -41,6 +41,11 @@ static size_t bytes_of(const ax_kv_cache *cache, const ax_tensor *tensor)
     return (size_t)ax_round_up(ax_tensor_bytes(cache->ctx->grid, tensor), 64);
 }
 
+static size_t low_bytes(const ax_kv_cache *cache, const ax_attention_cache *part)
+{
+    return part->low.ndim ? bytes_of(cache, &part->low) : 0;
+}
+
 static ax_status attach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part)
 {
     AX_CHECK(!part->cache, AX_ERR_USAGE,
@@ -50,7 +55,9 @@ static ax_status attach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache 
     AX_TRY(ax_tensor_check(&like));
     part->cache = cache;
     part->k = part->v = like;
-    cache->bytes += 2 * bytes_of(cache, &part->k);
+    part->low = ax_attention_cache_low(layer, cache->sequences, cache->capacity);
+    AX_TRY(ax_tensor_check(&part->low));
+    cache->bytes += 2 * bytes_of(cache, &part->k) + low_bytes(cache, part);
     return AX_OK;
 }
 
@@ -60,6 +67,8 @@ static ax_status place(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *
     part->k.data = cache->block + cache->placed;
     part->v.data = cache->block + cache->placed + bytes_of(cache, &part->k);
     cache->placed += 2 * bytes_of(cache, &part->k);
+    part->low.data = part->low.ndim ? cache->block + cache->placed : NULL;
+    cache->placed += low_bytes(cache, part);
     return AX_OK;
 }
 
@@ -69,6 +78,23 @@ static ax_status detach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache 
     if (part->cache == cache)
         *part = (ax_attention_cache){0};
     return AX_OK;
+}
+
+/* Copies the elements by which queries choose, of all key heads at once. */
+static ax_status copy_low(const ax_kv_cache *cache, const ax_layer *layer, const ax_tensor *low)
+{
+    if (!low->ndim)
+        return AX_OK;
+    const ax_grid *grid = cache->ctx->grid;
+    const int64_t heads = ax_tensor_extent(grid, low, 0), sequences = ax_tensor_extent(grid, low, 1),
+                  each = cache->capacity * low->dim[3], bytes = each * (int64_t)ax_dtype_size(low->dtype);
+    return ax_run_copy_box(layer->ctx->stream,
+                           &(ax_copy_box_args){.n = {1, 1, heads, cache->copied * low->dim[3]},
+                                               .x_stride = {0, 0, sequences * each, 1},
+                                               .y_stride = {0, 0, sequences * each, 1},
+                                               .x = (const char *)low->data + cache->from * bytes,
+                                               .y = (char *)low->data + cache->to * bytes,
+                                               .dtype = low->dtype});
 }
 
 /* Copies a layer's keys and values of one sequence to another. */
@@ -85,7 +111,7 @@ static ax_status copy_sequence(ax_kv_cache *cache, ax_layer *layer, ax_attention
                                                  .y = (char *)both[i]->data + cache->to * bytes,
                                                  .x_dtype = part->k.dtype,
                                                  .y_dtype = part->k.dtype}));
-    return AX_OK;
+    return copy_low(cache, layer, &part->low);
 }
 
 ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t sequences, int64_t capacity,
@@ -139,6 +165,9 @@ ax_status ax_kv_cache_copy(ax_kv_cache *cache, int64_t from, int64_t to, int64_t
     return visit_attention(cache, cache->root, copy_sequence);
 }
 
+void ax_kv_cache_choose(ax_kv_cache *cache, bool choose) { cache->chooses = choose; }
+
+bool ax_kv_cache_chooses(const ax_kv_cache *cache) { return cache->chooses; }
 int64_t ax_kv_cache_sequence(const ax_kv_cache *cache) { return cache->sequence; }
 int64_t ax_kv_cache_first(const ax_kv_cache *cache) { return cache->first; }
 

@@ -68,8 +68,8 @@ static ax_status dense_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
 
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                           const ax_tensor *doc_start, int64_t window, int64_t head_dim, int64_t q_offset,
-                          const int32_t *positions, int64_t kv_len, const ax_drop *drop, ax_tensor *o,
-                          ax_tensor *lse)
+                          const int32_t *positions, int64_t kv_len, const ax_op_chosen *chosen,
+                          const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -80,6 +80,7 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
     if (!n.heads || drops_all(drop))
         return ax_op_zero(frame, o);
     int64_t kv_rows = ax_tensor_extent(ctx->grid, k, 1);
+    const ax_op_chosen all = {0}, *some = chosen ? chosen : &all;
     return ax_run_attention(ctx->stream,
                             &(ax_attention_args){.batch = n.batch,
                                                  .q_len = n.q_len,
@@ -98,6 +99,9 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .doc_start = doc_start->data,
                                                  .positions = positions,
                                                  .window = window,
+                                                 .chosen = some->bits,
+                                                 .choosers = some->choosers,
+                                                 .chosen_keys = some->most,
                                                  .o = o->data,
                                                  .lse = lse ? lse->data : NULL,
                                                  .drop = dropout_of(frame, q, head_dim, drop),
@@ -190,4 +194,61 @@ ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions, 
                                                               .x = x->data,
                                                               .dtype = x->dtype,
                                                               .inverse = inverse});
+}
+
+ax_status ax_op_turn(ax_frame *frame, const ax_tensor *x, const ax_tensor *matrix)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t rows, cols, ld, head_dim = matrix->dim[2], kv_heads = ax_tensor_extent(ctx->grid, matrix, 0);
+    ax_op_rows(frame, x, &rows, &cols, &ld);
+    AX_CHECK(cols % head_dim == 0 && (kv_heads ? cols / head_dim % kv_heads == 0 : !cols), AX_ERR_INTERNAL,
+             "turning heads: this rank's width %lld is not whole heads of %lld for %lld key heads",
+             (long long)cols, (long long)head_dim, (long long)kv_heads);
+    return ax_run_turn(ctx->stream, &(ax_turn_args){.rows = cols ? rows : 0,
+                                                    .heads = cols / head_dim,
+                                                    .kv_heads = kv_heads,
+                                                    .head_dim = head_dim,
+                                                    .ld = ld,
+                                                    .turn = matrix->data,
+                                                    .x = x->data,
+                                                    .dtype = x->dtype});
+}
+
+ax_status ax_op_choose(ax_frame *frame, const ax_tensor *q, const ax_op_keys *keys,
+                       const ax_op_choice *choice, const ax_tensor *doc_start, int64_t window,
+                       int64_t head_dim, int64_t q_offset, const int32_t *positions, int64_t kv_len,
+                       ax_op_chosen *out)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    const int64_t batch = ax_tensor_extent(ctx->grid, q, 0), q_len = ax_tensor_extent(ctx->grid, q, 1),
+                  heads = ax_tensor_extent(ctx->grid, q, 2) / head_dim;
+    const int64_t share = (int64_t)ceil(choice->share * (double)kv_len);
+    void *bits;
+    out->choosers = choice->group ? keys->heads : heads;
+    out->most = ax_max(1, ax_min(kv_len, choice->keys ? choice->keys : share));
+    AX_TRY(ax_frame_scratch(frame, AX_I64, batch * q_len * out->choosers * ax_ceil_div(kv_len, 64), &bits));
+    out->bits = bits;
+    return heads ? ax_run_choose(ctx->stream, &(ax_choose_args){.batch = batch,
+                                                                .q_len = q_len,
+                                                                .kv_len = kv_len,
+                                                                .q_offset = q_offset,
+                                                                .heads = heads,
+                                                                .kv_heads = keys->heads,
+                                                                .width = choice->width,
+                                                                .q_ld = ax_tensor_pitch(ctx->grid, q),
+                                                                .q_step = head_dim,
+                                                                .k_ld = keys->ld,
+                                                                .k_step = keys->step,
+                                                                .k_batch_stride = keys->batch_stride,
+                                                                .q = q->data,
+                                                                .k = keys->k,
+                                                                .doc_start = doc_start->data,
+                                                                .positions = positions,
+                                                                .window = window,
+                                                                .keys = choice->keys,
+                                                                .share = choice->share,
+                                                                .chosen = bits,
+                                                                .dtype = q->dtype,
+                                                                .group = choice->group})
+                 : AX_OK;
 }

@@ -9,6 +9,7 @@ typedef struct args {
     model_args common;
     int64_t prompt, tokens, rounds, batch;
     double top_p;
+    model_keys keys;
 } args;
 
 static const ax_option options[] = {
@@ -23,6 +24,7 @@ static const ax_option options[] = {
      .help = "texts that are generated at a time, all after the same prompt"},
     {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "0", "[0, 1]", .meta = "P",
      .help = "draw tokens, with temperature 1 and this top-p; 0: take the likeliest"},
+    MODEL_KEYS_OPTIONS(args, keys),
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -130,7 +132,9 @@ static ax_status print_table(const measured *r)
                t->weights < (double)ax_cores_cache() ? ", which fit into the caches" : "", t->share.median,
                t->share.min, t->share.max);
     double matmuls = t->kernel[AX_K_gemm].seconds + t->kernel[AX_K_gemm_grouped].seconds;
-    double attention = t->kernel[AX_K_attention].seconds, kernels = 0;
+    double attention = t->kernel[AX_K_attention].seconds + t->kernel[AX_K_turn].seconds +
+                       t->kernel[AX_K_choose].seconds,
+           kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
     printf("\n  per %-10s %8s %8s\n", step, "ms", "share");
@@ -178,6 +182,8 @@ static ax_status run(const void *raw)
     const args *a = raw;
     opened_model m;
     ax_status status = model_open(&a->common, MODEL_SEQUENCE, &m);
+    if (status == AX_OK)
+        status = model_read_keys(&m, &a->keys);
     if (status == AX_OK)
         status = measure(a, &m);
     return model_close(&m, status);

@@ -103,6 +103,11 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
     return AX_OK;
 }
 
+ax_status model_read_keys(opened_model *m, const model_keys *keys)
+{
+    return ax_comm_agree(m->world, ax_pretrained_read_keys(&m->model, keys));
+}
+
 ax_status model_check_loss(const model_args *args, double loss)
 {
     AX_CHECK(

@@ -56,6 +56,25 @@ typedef struct model_args {
         "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print the result as JSON"         \
     }
 
+/* The flags of attention that reads few keys. */
+typedef ax_key_reading model_keys;
+#define MODEL_KEYS_OPTIONS(args, field)                                                                      \
+    {"loki", AX_OPT_PATH, offsetof(args, field.file), .meta = "FILE",                                        \
+     .help = "with --keys: choose the keys in the basis of this file, which axonn loki calibrate wrote"},    \
+        {"keys", AX_OPT_STRING, offsetof(args, field.keys), .meta = "K",                                     \
+         .help = "let each token read only the K keys with the largest scores of those that it sees: a "     \
+                 "count, or with a decimal point a part of them (0.25), rounded up; without --loki scores "  \
+                 "are exact"},                                                                               \
+        {"dims", AX_OPT_STRING, offsetof(args, field.dims), .meta = "D",                                     \
+         .help = "with --loki: compute these scores from the first D elements of heads: a count, or a part " \
+                 "of them, rounded up to a multiple of 8"},                                                  \
+    {                                                                                                        \
+        "per", AX_OPT_STRING, offsetof(args, field.per),                                                     \
+            .meta = "head|group",                                                                            \
+            .help = "with --keys: each head chooses (head, the default), or the query heads that share a "   \
+                    "key head choose together (group)"                                                       \
+    }
+
 typedef struct opened_model {
     ax_pretrained model;
     ax_comm *world;
@@ -73,6 +92,8 @@ typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE, MODEL_SEQUENCES } model_use
 /* Creates the communicator of all ranks (the world), and opens the model on these ranks. The caller calls
  * model_close, also after an error. Collective. */
 ax_status model_open(const model_args *args, model_use use, opened_model *out);
+/* Lets the model read few keys, if the flags say so (ax_pretrained_read_keys). Collective. */
+ax_status model_read_keys(opened_model *m, const model_keys *keys);
 /* Fails with AX_ERR_NUMERIC if the mean loss of an evaluation is not finite. */
 ax_status model_check_loss(const model_args *args, double loss);
 /* Closes the model, destroys the communicator of all ranks, and prints the error of `status`, as

@@ -8,6 +8,7 @@
 typedef struct args {
     model_args common;
     model_text text;
+    model_keys keys;
     char *data, *pairs, *out, *loss;
     int pack; /* ax_data_packing */
     int64_t seq_len, batch;
@@ -40,6 +41,7 @@ static const ax_option options[] = {
              "4096 "
              "tokens together"},
     MODEL_TEXT_OPTIONS(args, text),
+    MODEL_KEYS_OPTIONS(args, keys),
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens count in the loss, like the configuration key data.loss: all, answers (what the "
@@ -210,6 +212,8 @@ static ax_status run(const void *raw)
     ax_status status = model_open(&a.common, MODEL_ROWS, &m);
     if (status == AX_OK)
         status = ax_comm_agree(m.world, check_flags(&a));
+    if (status == AX_OK)
+        status = model_read_keys(&m, &a.keys);
     if (status == AX_OK)
         status = a.pairs ? pairs_score(&pairs, &m) : measure(&a, &m);
     return model_close(&m, status);

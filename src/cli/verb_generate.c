@@ -16,6 +16,7 @@ typedef struct args {
     int64_t max_tokens, top_k, seed, samples, batch;
     double temperature, top_p, min_p, repetition_penalty;
     ax_strings ignore, until;
+    model_keys keys;
     bool chat, ignore_end, braces;
 } args;
 
@@ -90,6 +91,7 @@ static const ax_option options[] = {
     {"ignore-end", AX_OPT_BOOL, offsetof(args, ignore_end), "false",
      .help = "do not stop at the model's end tokens (eos_token_id of generation_config.json, else of "
              "config.json, else the tokenizer's end-of-text token)"},
+    MODEL_KEYS_OPTIONS(args, keys),
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -505,6 +507,8 @@ static ax_status run(const void *raw)
     session s = {.a = a};
     s.start = ax_now();
     ax_status status = model_open(&a->common, a->prompts ? MODEL_SEQUENCES : MODEL_SEQUENCE, &s.m);
+    if (status == AX_OK)
+        status = model_read_keys(&s.m, &a->keys);
     if (status == AX_OK)
         status = ax_comm_agree(s.m.world, start(&s));
     if (status == AX_OK)

@@ -39,6 +39,18 @@ static json_t *list_of_strings(const ax_strings *strings)
     return list;
 }
 
+/* Describes which keys the model reads (ax_pretrained_read_keys). */
+static ax_status describe_keys(const ax_pretrained *model, json_t **out)
+{
+    char basis[17] = "";
+    const ax_loki *l = model->loki;
+    if (model->turns)
+        AX_TRY(ax_st_checksum(model->turns, basis));
+    *out = json_pack("{s:I, s:f, s:I, s:b, s:s}", "count", (json_int_t)l->keys, "part", l->share, "dims",
+                     (json_int_t)l->dims, "group", l->group, "basis", basis);
+    return AX_OK;
+}
+
 /* Makes the first line of the file of texts: all that decides them, but for rounding the number of ranks. */
 static ax_status describe(const running *r, json_t **out)
 {
@@ -50,6 +62,9 @@ static ax_status describe(const running *r, json_t **out)
     if (model->adapter)
         AX_TRY(ax_st_checksum(model->adapter, adapter));
     prompts_hash(&r->prompts, prompts);
+    json_t *keys = NULL;
+    if (model->loki)
+        AX_TRY(describe_keys(model, &keys));
     *out = json_pack(
         "{s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:b, s:b, s:s, s:s, s:s}",
         "weights", weights, "adapter", adapter, "prompts", prompts, "seed", (json_int_t)o->seed, "samples",
@@ -59,6 +74,7 @@ static ax_status describe(const running *r, json_t **out)
         list_of_ends(model), "until", list_of_strings(o->until), "braces", o->braces, "ignore_end",
         o->ignore_end, "template", template ? ax_chat_name(template) : "", "precision",
         r->run->common->precision, "device", r->run->common->device);
+    json_object_set_new(*out, "keys", keys ? keys : json_null());
     return AX_OK;
 }
 

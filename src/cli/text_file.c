@@ -34,7 +34,7 @@ static ax_status name_differences(const json_t *theirs, json_t *ours, ax_buf *ou
     json_object_foreach(ours, name, value)
     {
         const json_t *other = json_object_get(theirs, name);
-        if (json_equal(value, other))
+        if (json_equal(value, other) || (json_is_null(value) && !other))
             continue;
         AX_TRY(ax_buf_printf(out, "%s%s ", out->size ? ", " : "", name));
         AX_TRY(other ? ax_json_print(other, JSON_ENCODE_ANY, out) : ax_buf_printf(out, "nothing"));

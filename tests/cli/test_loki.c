@@ -69,6 +69,16 @@ static void keys_are_chosen(void **state)
                      0);
     assert_string_equal(out.data, full.data);
     assert_int_equal(shell(AXONN " bench generate " GOLDEN " --keys 0.25 --rounds 1 --tokens 4", &out), 0);
+    /* A file of texts goes on with the same keys only. */
+    assert_int_equal(shell("echo '{\"id\": 1, \"tokens\": [1, 2, 3]}' >prompts && " AXONN " generate " GOLDEN
+                           " --prompts prompts --out texts --temperature 0 --max-tokens 30 --keys 1.0",
+                           &out),
+                     0);
+    assert_int_equal(shell(AXONN " generate " GOLDEN
+                                 " --prompts prompts --out texts --temperature 0 --max-tokens 30 2>&1",
+                           &out),
+                     4);
+    assert_contains(out.data, "keys");
     ax_buf_fini(&full);
     ax_buf_fini(&out);
 }

@@ -169,6 +169,41 @@ static ax_status check_model(job *j)
     return some(j, &(ax_key_reading){NULL, "0.25", NULL, NULL});
 }
 
+/* Fails unless the eigenvalues of two calibrations fall, and are equal within 1e-5 of the largest of a head:
+ * 2 heads of width 12. */
+static ax_status same_values(const job *j, const char *a, const char *b)
+{
+    ax_st *st[2];
+    double value[2][2 * 12];
+    AX_TRY(ax_st_open(a, &st[0]));
+    ax_status status = ax_st_open(b, &st[1]);
+    for (int64_t layer = 0; layer < j->model.config.layers && status == AX_OK; layer++) {
+        char key[64];
+        snprintf(key, sizeof key, "layers.%lld.eigenvalues", (long long)layer);
+        for (int i = 0; i < 2 && status == AX_OK; i++)
+            status = ax_st_read(st[i], ax_st_find(st[i], key), NULL, NULL, false, AX_F64, value[i]);
+        for (int i = 0; i < 2 * 12 && status == AX_OK; i++)
+            if (fabs(value[0][i] - value[1][i]) > 1e-5 * value[0][i / 12 * 12] ||
+                (i % 12 && value[0][i] > value[0][i - 1]))
+                status = ax_fail(AX_ERR_INTERNAL, "eigenvalue %d is %g, not %g", i, value[1][i], value[0][i]);
+    }
+    ax_st_close(&st[0]);
+    if (status == AX_OK)
+        ax_st_close(&st[1]);
+    return status;
+}
+
+/* The first grid writes the file with which the others compare theirs. */
+static ax_status calibrate_alike(job *j)
+{
+    char first[sizeof j->basis];
+    const bool here = ax_grid_ranks(j->ctx->grid) == 1;
+    snprintf(first, sizeof first, "%s/first.safetensors", j->dir);
+    snprintf(j->basis, sizeof j->basis, "%s/%s.safetensors", j->dir, here ? "first" : "other");
+    AX_TRY(calibrate(j));
+    return here ? AX_OK : same_values(j, first, j->basis);
+}
+
 static ax_status with_model(ax_comm *world, const setup *s, const char *dir, ax_status (*fn)(job *))
 {
     job *j;
@@ -227,9 +262,23 @@ static void logits_agree(void **state)
         assert_ranks(1, run_rank, &(run){&gpu, *state, check_model});
 }
 
+static void calibrations_agree(void **state)
+{
+    static const setup grids[] = {{"qwen3/norms", "cpu", {{1, 1, 1, 1, 1}}, true},
+                                  {"qwen3/norms", "cpu", {{2, 1, 1, 1, 1}}, true},
+                                  {"qwen3/norms", "check:cpu", {{4, 1, 1, 1, 1}}, true},
+                                  {"qwen3/norms", "cpu", {{1, 2, 2, 1, 1}}, true},
+                                  {"qwen3/norms", "cpu", {{1, 1, 1, 2, 1}}, true},
+                                  {"qwen3/norms", "cpu", {{2, 1, 1, 2, 2}}, true}};
+    write_tokens(*state, 59);
+    for (size_t i = 0; i < AX_COUNT(grids); i++)
+        assert_ranks(grid_ranks(grids[i].grid), run_rank, &(run){&grids[i], *state, calibrate_alike});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(logits_agree, scratch_setup, scratch_teardown)};
+        cmocka_unit_test_setup_teardown(logits_agree, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(calibrations_agree, scratch_setup, scratch_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

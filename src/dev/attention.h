@@ -76,7 +76,8 @@ AX_INLINE int32_t ax_choose_order(float x)
 {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return x != x ? INT32_MAX : bits < 0 ? -(bits & INT32_MAX) : bits;
+    const int32_t size = bits & INT32_MAX;
+    return size > 0x7f800000 ? INT32_MAX : bits < 0 ? -size : size;
 }
 AX_INLINE int64_t ax_choose_order_of_double(double x)
 {

@@ -147,24 +147,53 @@ INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype ty
     }
 }
 
+/* Returns a bit for each of the 64 keys from element j on: whether its integer is `least` or more. */
+INLINE uint64_t reach(const key_choice *s, int64_t j, int32_t least)
+{
+    uint64_t bits = 0;
+    UNROLL
+    for (int n = 0; n < 64; n += W)
+        bits |= (uint64_t)vreach(s->order + j + n, least) << n;
+    return bits;
+}
+
 /* Returns how many scores are `least` or more. */
 INLINE int64_t count_from(const key_choice *s, int32_t least)
 {
-    int32_t n = 0; /* a room has fewer than 2^31 keys */
-    for (int64_t j = 0; j < s->room; j++)
-        n += s->order[j] >= least;
+    int64_t n = 0;
+    for (int64_t j = 0; j < s->room; j += 64)
+        n += __builtin_popcountll(reach(s, j, least));
     return n;
+}
+
+/* Makes the scores integers, and sets *low and *high to the smallest and the largest. The inner loops, of
+ * constant length, become SIMD. */
+INLINE void order_scores(const key_choice *s, int32_t *low, int32_t *high)
+{
+    int32_t least = INT_MAX, most = INT_MIN;
+    for (int64_t j = 0; j < s->room; j += 64)
+        for (int n = 0; n < 64; n++)
+            s->order[j + n] = ax_choose_order(s->score[j + n]);
+    for (int64_t j = 0; j < s->lo - s->base; j++)
+        s->order[j] = most;
+    for (int64_t j = s->hi - s->base; j < s->room; j++)
+        s->order[j] = most;
+    for (int64_t j = 0; j < s->room; j += 64)
+        for (int n = 0; n < 64; n++) {
+            const int32_t x = s->order[j + n];
+            most = x > most ? x : most;
+            least = x < least && x > INT_MIN ? x : least;
+        }
+    *low = least;
+    *high = most;
 }
 
 /* Finds the scores that are chosen, of which there are n: all from *least on, but only the first *ties of
  * those that equal *least. */
 INLINE void find_least(const key_choice *s, int64_t n, int32_t *least, int64_t *ties)
 {
-    int32_t low = INT_MAX, high = INT_MIN;
-    for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++) {
-        low = s->order[j] < low ? s->order[j] : low;
-        high = s->order[j] > high ? s->order[j] : high;
-    }
+    int32_t low, high;
+    order_scores(s, &low, &high);
     int64_t lo = low, hi = (int64_t)high + 1,
             above = 0; /* from lo on there are n or more, from hi on `above` */
     while (hi - lo > 1) {
@@ -184,11 +213,8 @@ INLINE void find_least(const key_choice *s, int64_t n, int32_t *least, int64_t *
 INLINE void set_bits(const key_choice *s, int32_t least, int64_t ties, uint64_t *bits)
 {
     for (int64_t j = 0; j < s->room; j += 64) {
-        uint64_t from = 0, equal = 0;
-        for (int n = 0; n < 64; n++) {
-            from |= (uint64_t)(s->order[j + n] >= least) << n;
-            equal |= (uint64_t)(s->order[j + n] == least) << n;
-        }
+        uint64_t from = reach(s, j, least);
+        uint64_t equal = least < INT_MAX ? from & ~reach(s, j, least + 1) : from;
         for (; equal; equal &= equal - 1) {
             if (ties-- <= 0)
                 from &= ~(equal & -equal);
@@ -219,10 +245,6 @@ INLINE void choose_item(const ax_choose_args *a, int64_t item, char *scratch, vt
         score_group(&s, c * heads, heads, type);
     else
         score_head(&s, c, s.score, type);
-    for (int64_t j = 0; j < s.room; j++) {
-        const int64_t key = s.base + j;
-        s.order[j] = key >= s.lo && key < s.hi ? ax_choose_order(s.score[j]) : INT_MIN;
-    }
     int32_t least;
     int64_t ties;
     find_least(&s, ax_choose_count(a->keys, a->share, s.hi - s.lo), &least, &ties);

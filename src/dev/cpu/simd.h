@@ -87,6 +87,11 @@ INLINE vf vless(vf a, vf b, vf x, vf y)
 }
 /* Returns x in the lanes whose bits are 1, y in the others. */
 INLINE vf vbits(uint32_t bits, vf x, vf y) { return _mm512_mask_blend_ps((__mmask16)bits, y, x); }
+/* Returns a bit for each of the W integers from p on: whether it is `least` or more. */
+INLINE uint32_t vreach(const int32_t *p, int32_t least)
+{
+    return _mm512_cmpge_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32(least));
+}
 INLINE float vsum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE __m256 halves_added(vf a)
 {
@@ -222,6 +227,12 @@ INLINE vf vbits(uint32_t bits, vf x, vf y)
     const vi lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128),
              on = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane);
     return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(on));
+}
+INLINE uint32_t vreach(const int32_t *p, int32_t least)
+{
+    const vi below =
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(least), _mm256_loadu_si256((const __m256i *)(const void *)p));
+    return ~(uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(below)) & 0xff;
 }
 INLINE float vsum(vf a)
 {
@@ -366,6 +377,13 @@ INLINE vf vbits(uint32_t bits, vf x, vf y)
 {
     const int32_t b = (int32_t)bits;
     return vselect(((vi){b, b, b, b} & (vi){1, 2, 4, 8}) != 0, x, y);
+}
+INLINE uint32_t vreach(const int32_t *p, int32_t least)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < W; i++)
+        bits |= (uint32_t)(p[i] >= least) << i;
+    return bits;
 }
 INLINE float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 INLINE vf vsum4(const vf x[4]) { return (vf){vsum(x[0]), vsum(x[1]), vsum(x[2]), vsum(x[3])}; }

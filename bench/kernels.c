@@ -8,8 +8,9 @@
  * maximum rate of at least RUNS runs, and the ideal time as a share of the median time. The ideal time is the
  * larger of flops/peak and bytes/stream; a share above 100 % means that operands stay in a cache. Operands
  * are normally distributed numbers. Time is measured from launch to completion; a run on a GPU is as many
- * launches as take a millisecond. A grouped GEMM and a gemm of the same operations take turns. FILTER selects
- * the lines that contain it. With "tiny" all shapes are tiny, to try out the program on an emulated GPU. */
+ * launches as take a millisecond. A grouped GEMM and a gemm of the same operations take turns, and so do full
+ * attention and that of few keys. FILTER selects the lines that contain it. With "tiny" all shapes are tiny,
+ * to try out the program on an emulated GPU. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -30,37 +31,44 @@ typedef struct shapes {
     struct {
         int64_t batch, keys[2], h, d;
     } generation;
+    struct {
+        int64_t batch, keys, h, g, d;
+    } few[4]; /* attention of one query that reads a quarter of the keys; without keys: none */
     size_t memory;
 } shapes;
-static const shapes of_processors = {.seconds = 0.25,
-                                     .tokens = {256, 1024},
-                                     .width = 768,
-                                     .ffn = 3072,
-                                     .vocab = 50257,
-                                     .updated = 16 << 20,
-                                     .experts = {{8, 768, 2048}, {64, 1024, 512}},
-                                     .attention = {{8, 256, 6, 6, 64},
-                                                   {4, 256, 12, 12, 64},
-                                                   {1, 1024, 12, 12, 64},
-                                                   {1, 4096, 6, 6, 64},
-                                                   {1, 1024, 6, 6, 128},
-                                                   {1, 4096, 4, 4, 128},
-                                                   {1, 2048, 8, 2, 128}},
-                                     .generation = {12, {256, 1024}, 12, 64},
-                                     .memory = (size_t)1 << 30};
-static const shapes of_gpus = {.seconds = 0.25,
-                               .tokens = {2048, 16384},
-                               .width = 1600,
-                               .ffn = 6400,
-                               .vocab = 50257,
-                               .updated = 512 << 20,
-                               .experts = {{8, 768, 2048}, {64, 1024, 512}},
-                               .attention = {{16, 1024, 25, 25, 64},
-                                             {16, 1024, 12, 12, 64},
-                                             {4, 4096, 32, 32, 128},
-                                             {4, 4096, 32, 8, 128}},
-                               .generation = {12, {256, 1024}, 12, 64},
-                               .memory = (size_t)20 << 30};
+static const shapes of_processors = {
+    .seconds = 0.25,
+    .tokens = {256, 1024},
+    .width = 768,
+    .ffn = 3072,
+    .vocab = 50257,
+    .updated = 16 << 20,
+    .experts = {{8, 768, 2048}, {64, 1024, 512}},
+    .attention = {{8, 256, 6, 6, 64},
+                  {4, 256, 12, 12, 64},
+                  {1, 1024, 12, 12, 64},
+                  {1, 4096, 6, 6, 64},
+                  {1, 1024, 6, 6, 128},
+                  {1, 4096, 4, 4, 128},
+                  {1, 2048, 8, 2, 128}},
+    .generation = {12, {256, 1024}, 12, 64},
+    .few = {{16, 3072, 40, 40, 128}, {4, 16384, 40, 40, 128}, {8, 3072, 32, 8, 128}, {4, 16384, 32, 8, 128}},
+    .memory = (size_t)5 << 29};
+static const shapes of_gpus = {
+    .seconds = 0.25,
+    .tokens = {2048, 16384},
+    .width = 1600,
+    .ffn = 6400,
+    .vocab = 50257,
+    .updated = 512 << 20,
+    .experts = {{8, 768, 2048}, {64, 1024, 512}},
+    .attention = {{16, 1024, 25, 25, 64},
+                  {16, 1024, 12, 12, 64},
+                  {4, 4096, 32, 32, 128},
+                  {4, 4096, 32, 8, 128}},
+    .generation = {12, {256, 1024}, 12, 64},
+    .few = {{16, 3072, 40, 40, 128}, {4, 16384, 40, 40, 128}, {8, 3072, 32, 8, 128}, {4, 16384, 32, 8, 128}},
+    .memory = (size_t)20 << 30};
 static const shapes tiny = {.tokens = {16, 32},
                             .width = 64,
                             .ffn = 128,
@@ -69,6 +77,7 @@ static const shapes tiny = {.tokens = {16, 32},
                             .experts = {{2, 64, 32}, {4, 32, 64}},
                             .attention = {{2, 32, 2, 2, 32}, {1, 64, 4, 2, 64}},
                             .generation = {2, {16, 64}, 2, 32},
+                            .few = {{2, 96, 4, 2, 32}},
                             .memory = (size_t)64 << 20};
 
 typedef struct bench {
@@ -136,11 +145,13 @@ static void print_case(bench *b, timed *c, int n, ax_dtype dtype)
     fflush(stdout);
 }
 
-/* Times cases, which take turns, and prints a line for each. */
-static void run_cases(bench *b, timed *cases, int count, ax_dtype dtype)
+/* Times cases, which take turns, and prints a line for each. Returns the number of times of each. */
+enum { CASES = 7 };
+static int run_cases(bench *b, timed *cases, int count, ax_dtype dtype)
 {
-    int n = 0, launches[2] = {1, 1};
+    int n = 0, launches[CASES];
     for (int i = 0; i < count; i++) {
+        launches[i] = 1;
         time_launches(b, cases[i].kernel, cases[i].args, 1);
         if (b->dev->ops.wait)
             launches[i] += (int)(1e-3 / time_launches(b, cases[i].kernel, cases[i].args, 1));
@@ -151,6 +162,7 @@ static void run_cases(bench *b, timed *cases, int count, ax_dtype dtype)
             cases[i].t[n] = time_launches(b, cases[i].kernel, cases[i].args, launches[i]);
     for (int i = 0; i < count; i++)
         print_case(b, &cases[i], n, dtype);
+    return n;
 }
 
 static void run_case(bench *b, const char *name, ax_kernel kernel, const void *args, ax_dtype dtype)
@@ -437,6 +449,106 @@ static void bench_rows(bench *b, ax_dtype dtype)
          .ids = tokens(b, R), .dtable = T(V * C), .dtype = dtype, .table_dtype = dtype)
 }
 
+/* Prints the time of attention of few keys, cases turns[0 … 1] + choose + attention, as a part of that of
+ * full attention: the median of the ratios of each round. */
+static void print_share(const char *name, const timed *full, const timed *turns, const timed *choose,
+                        const timed *attention, int n)
+{
+    double ratio[MAX_RUNS];
+    for (int i = 0; i < n; i++)
+        ratio[i] = (turns[0].t[i] + turns[1].t[i] + choose->t[i] + attention->t[i]) / full->t[i];
+    const ax_spread spread = ax_spread_of(ratio, n);
+    printf("%-44s %9.3f of full attention [%.3f, %.3f]\n", name, spread.median, spread.min, spread.max);
+}
+
+/* Attention of one query to a quarter of the keys, chosen by a quarter of the elements of heads (Loki): what
+ * it launches for a token but the appends, beside full attention. Where query heads share a key head they
+ * choose apart, and together. */
+static void bench_few(bench *b, ax_dtype dtype, int i)
+{
+    const int64_t batch = b->shapes->few[i].batch, keys = b->shapes->few[i].keys, h = b->shapes->few[i].h,
+                  g = b->shapes->few[i].g, d = b->shapes->few[i].d, width = d / 4;
+    static const char *const parts[CASES] = {"full attention",
+                                             "turn q",
+                                             "turn k",
+                                             "choose per head",
+                                             "attention, per head",
+                                             "choose per group",
+                                             "attention, per group"};
+    char name[CASES][96], shape[64];
+    snprintf(shape, sizeof shape, "few keys %s b%lld s%lld h%lld/%lld d%lld", ax_dtype_name(dtype),
+             (long long)batch, (long long)keys, (long long)h, (long long)g, (long long)d);
+    if (!start_case(b, shape))
+        return;
+    for (int n = 0; n < CASES; n++)
+        snprintf(name[n], sizeof name[n], "%s: %s", parts[n], shape + strlen("few keys "));
+    const int64_t words = ax_ceil_div(keys, 64);
+    ax_attention_args full = {.batch = batch,
+                              .q_len = 1,
+                              .kv_len = keys,
+                              .q_offset = keys - 1,
+                              .heads = h,
+                              .kv_heads = g,
+                              .head_dim = d,
+                              .q_ld = h * d,
+                              .kv_ld = g * d,
+                              .scale = 0.1,
+                              .q = T(batch * h * d),
+                              .k = T(batch * keys * g * d),
+                              .v = T(batch * keys * g * d),
+                              .o = T(batch * h * d),
+                              .dtype = dtype};
+    const ax_turn_args turn_q = {.rows = batch,
+                                 .heads = h,
+                                 .kv_heads = g,
+                                 .head_dim = d,
+                                 .ld = h * d,
+                                 .turn = A(g * d * d),
+                                 .x = T(batch * h * d),
+                                 .dtype = dtype};
+    ax_turn_args turn_k = turn_q;
+    turn_k.heads = g, turn_k.ld = g * d, turn_k.x = T(batch * g * d);
+    ax_choose_args choose[2];
+    ax_attention_args some[2] = {full, full};
+    for (int group = 0; group < 2; group++) {
+        const int64_t choosers = group ? g : h;
+        uint64_t *bits = (uint64_t *)(void *)room(b, AX_I64, batch * choosers * words);
+        choose[group] = (ax_choose_args){.batch = batch,
+                                         .q_len = 1,
+                                         .kv_len = keys,
+                                         .q_offset = keys - 1,
+                                         .heads = h,
+                                         .kv_heads = g,
+                                         .width = width,
+                                         .q_ld = h * d,
+                                         .q_step = d,
+                                         .k_ld = width,
+                                         .k_step = batch * keys * width,
+                                         .k_batch_stride = keys * width,
+                                         .q = full.q,
+                                         .k = group ? choose[0].k : T(g * batch * keys * width),
+                                         .share = 0.25,
+                                         .chosen = bits,
+                                         .dtype = dtype,
+                                         .group = group};
+        some[group].chosen = bits, some[group].choosers = choosers, some[group].chosen_keys = keys / 4;
+        DO(ax_run_choose(&b->stream, &choose[group]));
+    }
+    static timed cases[CASES];
+    const struct {
+        ax_kernel kernel;
+        const void *args;
+    } calls[CASES] = {{AX_K_attention, &full},   {AX_K_turn, &turn_q},       {AX_K_turn, &turn_k},
+                      {AX_K_choose, &choose[0]}, {AX_K_attention, &some[0]}, {AX_K_choose, &choose[1]},
+                      {AX_K_attention, &some[1]}};
+    for (int n = 0; n < CASES; n++)
+        cases[n] = (timed){name[n], calls[n].kernel, calls[n].args, {0}};
+    const int n = run_cases(b, cases, h == g ? CASES - 2 : CASES, dtype);
+    print_share("  few keys, per head", &cases[0], &cases[1], &cases[3], &cases[4], n);
+    if (h != g)
+        print_share("  few keys, per group", &cases[0], &cases[1], &cases[5], &cases[6], n);
+}
+
 /* Makes the arrays of an optimizer update of n elements: ARRAYS arrays, all but the last of equal length. If
  * not `touched`, the gradients, which have `g_dtype`, are zero and the moments subnormal, as for weights that
  * are not used any more. */
@@ -639,6 +751,8 @@ int main(int argc, char **argv)
                             b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);
         for (int i = 0; i < 2; i++)
             bench_generation(&b, dtype, b.shapes->generation.keys[i]);
+        for (size_t i = 0; i < AX_COUNT(b.shapes->few) && b.shapes->few[i].keys && d; i++)
+            bench_few(&b, dtype, (int)i);
         bench_rows(&b, dtype);
     }
     bench_update(&b);

@@ -99,7 +99,8 @@ static ax_status feed_rest(ax_text *t, const float **logits)
     const int64_t rest = (int64_t)(t->now.ids.size - t->cached);
     const int32_t *ids = t->now.ids.data + t->cached;
     t->cached = t->now.ids.size;
-    const int64_t chunked = rest <= ax_max(1, t->chunk / ROWS_OF_STEP) ? 0 : t->model->loki ? rest - 1 : rest;
+    const bool few = rest <= ax_max(1, t->chunk / ROWS_OF_STEP);
+    const int64_t chunked = t->model->loki ? rest - 1 : few ? 0 : rest;
     if (chunked)
         AX_TRY(ax_generator_feed(t->generator, 0, ids, chunked, logits));
     for (int64_t i = chunked; i < rest; i++)

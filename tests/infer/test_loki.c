@@ -147,6 +147,11 @@ static ax_status some(job *j, const ax_key_reading *how)
         most = fmax(most, fabs(j->chosen.of[j->n - 1][v] - j->full.of[j->n - 1][v]));
     EXPECT(most > 10 * tolerance * j->largest); /* the choice matters */
     AX_TRY(step_through(j, SLOTS, 1, &j->chosen));
+    if (ax_grid_axis_size(j->ctx->grid, AX_DATA) > 1 && !ax_grid_experts(j->ctx->grid)) {
+        j->ctx->parallel.strategy = &ax_strategy_generation; /* each rank along data has slots of its own */
+        AX_TRY(step_through(j, SLOTS, 1, &j->chosen));
+        j->ctx->parallel.strategy = &ax_strategy_inference;
+    }
     return step_through(j, 1, 1, &j->chosen);
 }
 

@@ -120,6 +120,8 @@ ax_status chat_put_string(const ax_chat *chat, ax_chat_text *out, const char *te
 
 /* Appends a JSON value as Python's json.dumps(value, ensure_ascii=False, indent=indent or None) writes it. */
 ax_status chat_put_json(const struct json_t *value, int indent, ax_buf *out);
+/* Appends a finite number as Python's repr writes it. */
+ax_status chat_put_real(double value, ax_buf *out);
 /* Fails if the value has a number that chat_put_json may write with other digits than its text had. */
 ax_status chat_check_numbers(const struct json_t *value, const char *what);
 

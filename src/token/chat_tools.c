@@ -33,7 +33,7 @@ static ax_status put_json_string(const char *text, size_t n, ax_buf *out)
  * exponent below 1e-4 and from 1e16 on. The numbers that are rounded to a power of two reach half as far
  * below it as above it; so there the nearest one of few digits may be too far below, while the next one above
  * is right. A quarter of the distance to the next double leads to it. */
-static ax_status put_real(double value, ax_buf *out)
+ax_status chat_put_real(double value, ax_buf *out)
 {
     char text[32], digits[32] = "";
     int precision = 0, n = 0;
@@ -110,7 +110,7 @@ static ax_status put_value(const json_t *value, int indent, int depth, ax_buf *o
     case JSON_INTEGER:
         return ax_buf_printf(out, "%lld", (long long)json_integer_value(value));
     case JSON_REAL:
-        return put_real(json_real_value(value), out);
+        return chat_put_real(json_real_value(value), out);
     case JSON_TRUE:
         return ax_buf_printf(out, "true");
     case JSON_FALSE:

@@ -1,0 +1,350 @@
+/* Evaluates expressions. */
+#include "token/jinja/inner.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- operators --------------------------------------------------------------------------------------- */
+
+static jv integers(jx *e, char op, int64_t a, int64_t b)
+{
+    int64_t out = 0;
+    bool over = false;
+    switch (op) {
+    case '+':
+        over = __builtin_add_overflow(a, b, &out);
+        break;
+    case '-':
+        over = __builtin_sub_overflow(a, b, &out);
+        break;
+    case '*':
+        over = __builtin_mul_overflow(a, b, &out);
+        break;
+    case 'P':
+        out = 1;
+        for (int64_t i = 0; i < b && !over && !(a == 0 || a == 1 || (a == -1 && i == 2 - b % 2)); i++)
+            over = __builtin_mul_overflow(out, a, &out);
+        out = a == 0 ? b == 0 : out;
+        break;
+    default: /* D, %: towards minus infinity */
+        if (!b)
+            jx_fail(e, "a division by zero");
+        over = a == INT64_MIN && b == -1;
+        if (!over) {
+            const int64_t rest = a % b, less = rest && (rest < 0) != (b < 0);
+            out = op == 'D' ? a / b - less : rest + (less ? b : 0);
+        }
+    }
+    if (over)
+        jx_fail(e, "a number has more than 64 bits");
+    return jv_int(out);
+}
+
+static jv reals(jx *e, char op, double a, double b)
+{
+    if (!b && (op == '/' || op == 'D' || op == '%'))
+        jx_fail(e, "a division by zero");
+    const double rest = op == '%' || op == 'D' ? fmod(a, b) : 0;
+    const bool less = rest && (rest < 0) != (b < 0);
+    return jv_real(op == '+'   ? a + b
+                   : op == '-' ? a - b
+                   : op == '*' ? a * b
+                   : op == '/' ? a / b
+                   : op == 'P' ? pow(a, b)
+                   : op == '%' ? (rest ? rest + (less ? b : 0) : copysign(0, b))
+                               : floor((a - rest) / b - less + 0.5));
+}
+
+/* Repeats a string or a list. */
+static jv repeat(jx *e, jv v, int64_t n)
+{
+    if (v.kind == J_STRING) {
+        jstr *out = js_text(e, ""), *part = v.s;
+        /* Powers of two of the string: a string without end is noticed by its length. */
+        for (n = n < 0 ? 0 : n; n; n >>= 1) {
+            if (n & 1)
+                out = js_cat(e, out, part);
+            if (n > 1)
+                part = js_cat(e, part, part);
+        }
+        return jv_str(out);
+    }
+    jlist *list = list_new(e, v.list->kind);
+    for (int64_t i = 0; i < n && v.list->n; i++)
+        for (size_t k = 0; k < v.list->n; k++)
+            list_add(e, list, v.list->v[k]);
+    return jv_list(list);
+}
+
+static jv add_lists(jx *e, const jlist *a, const jlist *b)
+{
+    jlist *list = list_new(e, a->kind);
+    for (size_t i = 0; i < a->n + b->n; i++)
+        list_add(e, list, i < a->n ? a->v[i] : b->v[i - a->n]);
+    return jv_list(list);
+}
+
+static bool repeats(jv v) { return v.kind == J_STRING || (v.kind == J_LIST && v.list->kind <= L_TUPLE); }
+
+jv binary(jx *e, char op, jv a, jv b)
+{
+    static const char codes[] = "DP", *const names[] = {"//", "**"};
+    const char one[] = {op, 0}, *code = strchr(codes, op);
+    jx_charge(e, 0);
+    if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
+        if (!(op == '%' && a.kind == J_STRING))
+            jx_fail(e, "%s", a.kind == J_UNDEFINED ? a.what : b.what);
+    if (op == '%' && a.kind == J_STRING)
+        return percent_format(e, a.s, b);
+    if (is_number(a) && is_number(b)) {
+        const bool whole = is_integer(a) && is_integer(b) && op != '/' && !(op == 'P' && b.i < 0);
+        return whole ? integers(e, op, a.i, b.i) : reals(e, op, to_real(a), to_real(b));
+    }
+    if (op == '+' && a.kind == J_STRING && b.kind == J_STRING)
+        return jv_str(js_cat(e, a.s, b.s));
+    if (op == '+' && a.kind == J_LIST && b.kind == J_LIST && a.list->kind == b.list->kind &&
+        a.list->kind <= L_TUPLE)
+        return add_lists(e, a.list, b.list);
+    if (op == '*' && repeats(a) && is_integer(b))
+        return repeat(e, a, b.i);
+    if (op == '*' && repeats(b) && is_integer(a))
+        return repeat(e, b, a.i);
+    jx_fail(e, "%s and %s cannot be joined by \"%s\"", kind_name(a), kind_name(b),
+            code ? names[code - codes] : one);
+}
+
+static jv negate(jx *e, jv v, bool minus)
+{
+    if (!is_number(v))
+        jx_fail(e, "%s", v.kind == J_UNDEFINED ? v.what : "the sign of something that is no number");
+    if (v.kind == J_REAL)
+        return jv_real(minus ? -v.real : v.real);
+    return minus ? integers(e, '-', 0, v.i) : jv_int(v.i);
+}
+
+static bool compares(jx *e, char op, jv a, jv b)
+{
+    switch (op) {
+    case 'E':
+        return is_equal(e, a, b);
+    case 'N':
+        return !is_equal(e, a, b);
+    case 'i':
+        return contains(e, b, a);
+    case 'n':
+        return !contains(e, b, a);
+    case '<':
+        return compare(e, a, b) < 0;
+    case '>':
+        return compare(e, a, b) > 0;
+    case 'L':
+        return compare(e, a, b) <= 0;
+    default:
+        return compare(e, a, b) >= 0;
+    }
+}
+
+static jv eval_compare(jx *e, scope *s, const node *n)
+{
+    jv left = eval(e, s, n->a);
+    for (const node *o = n->b; o; o = o->next) {
+        const jv right = eval(e, s, o->a);
+        if (!compares(e, (char)o->op, left, right))
+            return jv_bool(false);
+        left = right;
+    }
+    return jv_bool(true);
+}
+
+/* ---- parts of expressions ------------------------------------------------------------------------------ */
+
+static jv eval_name(jx *e, scope *s, const node *n)
+{
+    jv value;
+    jbuf text = {0};
+    if (scope_get(s, n->name, &value))
+        return value;
+    jbuf_printf(e, &text, "\"%.100s\" is not defined", n->name);
+    jbuf_add(e, &text, "", 1);
+    return jv_undefined(text.data);
+}
+
+static jv eval_list(jx *e, scope *s, const node *n)
+{
+    jlist *list = list_new(e, n->type == N_TUPLE ? L_TUPLE : L_LIST);
+    for (const node *one = n->a; one; one = one->next)
+        list_add(e, list, eval(e, s, one));
+    return jv_list(list);
+}
+
+static jv eval_dict(jx *e, scope *s, const node *n)
+{
+    jdict *d = dict_new(e);
+    for (const node *one = n->a; one; one = one->next->next) {
+        const jv key = eval(e, s, one);
+        dict_set(e, d, key, eval(e, s, one->next));
+    }
+    return jv_dict(d);
+}
+
+static jv eval_item(jx *e, scope *s, const node *n)
+{
+    const jv object = eval(e, s, n->a);
+    if (n->b->type != N_SLICE)
+        return get_item(e, object, eval(e, s, n->b));
+    const node *const parts[] = {n->b->a, n->b->b, n->b->c};
+    jv value[3];
+    for (int i = 0; i < 3; i++)
+        value[i] = parts[i] ? eval(e, s, parts[i]) : jv_none();
+    return get_slice(e, object, &value[0], &value[1], &value[2]);
+}
+
+static jv eval_concat(jx *e, scope *s, const node *n)
+{
+    jstr *text = js_text(e, "");
+    for (const node *one = n->a; one; one = one->next)
+        text = js_cat(e, text, to_string(e, eval(e, s, one)));
+    return jv_str(text);
+}
+
+static void add_named(jx *e, jargs *a, size_t *capacity, const char *name, jv value)
+{
+    size_t same = *capacity;
+    for (size_t i = 0; i < a->n_named; i++)
+        if (!strcmp(a->names[i], name))
+            jx_fail(e, "the argument %s is given twice", name);
+    a->names = jx_grow(e, a->names, a->n_named, &same, sizeof *a->names);
+    a->named = jx_grow(e, a->named, a->n_named, capacity, sizeof *a->named);
+    a->names[a->n_named] = name;
+    a->named[a->n_named++] = value;
+}
+
+static const char *name_of(jx *e, jv key)
+{
+    jbuf text = {0};
+    if (key.kind != J_STRING)
+        jx_fail(e, "the names of arguments behind ** must be strings");
+    jbuf_add(e, &text, js_data(e, key.s), key.s->n);
+    jbuf_add(e, &text, "", 1);
+    return text.data;
+}
+
+static jargs eval_arguments(jx *e, scope *s, const node *list)
+{
+    jargs a = {0};
+    jlist all = {0};
+    size_t capacity = 0;
+    for (const node *one = list; one; one = one->next) {
+        const jv value = eval(e, s, one->a);
+        if (one->op == '*') {
+            const jlist *more = elements(e, value);
+            for (size_t i = 0; i < more->n; i++)
+                list_add(e, &all, more->v[i]);
+        } else if (one->op == 'P') {
+            if (value.kind != J_DICT)
+                jx_fail(e, "** needs a dict, but has a %s", kind_name(value));
+            for (size_t i = 0; i < value.dict->n; i++)
+                add_named(e, &a, &capacity, name_of(e, value.dict->key[i]), value.dict->value[i]);
+        } else if (one->name) {
+            add_named(e, &a, &capacity, one->name, value);
+        } else {
+            list_add(e, &all, value);
+        }
+    }
+    a.v = all.v;
+    a.n = all.n;
+    return a;
+}
+
+static jv eval_call(jx *e, scope *s, const node *n)
+{
+    const jv callee = eval(e, s, n->a);
+    const jargs a = eval_arguments(e, s, n->b);
+    e->line = n->line;
+    return call_value(e, callee, &a);
+}
+
+static jv eval_filter(jx *e, scope *s, const node *n)
+{
+    const jv input = eval(e, s, n->a);
+    const jargs a = eval_arguments(e, s, n->b);
+    e->line = n->line;
+    return n->fn(e, input, &a);
+}
+
+static jv eval_test(jx *e, scope *s, const node *n)
+{
+    const jv input = eval(e, s, n->a);
+    const jargs a = eval_arguments(e, s, n->b);
+    e->line = n->line;
+    return jv_bool(n->fn(e, input, &a).i != n->flag);
+}
+
+static jv eval_cond(jx *e, scope *s, const node *n)
+{
+    if (is_true(e, eval(e, s, n->a)))
+        return eval(e, s, n->b);
+    return n->c ? eval(e, s, n->c)
+                : jv_undefined("the expression behind \"if\" is false, and there is no \"else\"");
+}
+
+static jv eval_logic(jx *e, scope *s, const node *n)
+{
+    const jv left = eval(e, s, n->a);
+    return is_true(e, left) == (n->type == N_OR) ? left : eval(e, s, n->b);
+}
+
+static jv eval_node(jx *e, scope *s, const node *n)
+{
+    switch ((node_type)n->type) {
+    case N_CONST:
+        return n->value;
+    case N_NAME:
+        return eval_name(e, s, n);
+    case N_LIST:
+    case N_TUPLE:
+        return eval_list(e, s, n);
+    case N_DICT:
+        return eval_dict(e, s, n);
+    case N_ATTR:
+        return get_attribute(e, eval(e, s, n->a), n->name);
+    case N_ITEM:
+        return eval_item(e, s, n);
+    case N_CALL:
+        return eval_call(e, s, n);
+    case N_FILTER:
+        return eval_filter(e, s, n);
+    case N_TEST:
+        return eval_test(e, s, n);
+    case N_NEG:
+    case N_POS:
+        return negate(e, eval(e, s, n->a), n->type == N_NEG);
+    case N_NOT:
+        return jv_bool(!is_true(e, eval(e, s, n->a)));
+    case N_AND:
+    case N_OR:
+        return eval_logic(e, s, n);
+    case N_BINARY: {
+        const jv left = eval(e, s, n->a);
+        return binary(e, (char)n->op, left, eval(e, s, n->b));
+    }
+    case N_CONCAT:
+        return eval_concat(e, s, n);
+    case N_COMPARE:
+        return eval_compare(e, s, n);
+    case N_COND:
+        return eval_cond(e, s, n);
+    default:
+        jx_fail(e, "a slice stands where a value is needed");
+    }
+}
+
+jv eval(jx *e, scope *s, const node *n)
+{
+    jx_enter(e);
+    jx_charge(e, 0);
+    e->line = n->line;
+    const jv out = eval_node(e, s, n);
+    jx_leave(e);
+    return out;
+}

@@ -1,0 +1,417 @@
+/* What the files of the interpreter share. Read jinja.h first.
+ *
+ * All memory of a template, and all memory of one rendering, is in an arena that is released at once. So an
+ * error leaves by longjmp (jx_fail) from any depth, and functions return values instead of statuses. */
+#ifndef AXONN_TOKEN_JINJA_INNER_H
+#define AXONN_TOKEN_JINJA_INNER_H
+
+#include "token/jinja/jinja.h"
+
+#include <setjmp.h>
+
+typedef struct jx jx;
+typedef struct node node;
+typedef struct jstr jstr;
+typedef struct jlist jlist;
+typedef struct jdict jdict;
+typedef struct jloop jloop;
+typedef struct jmacro jmacro;
+typedef struct jmethod jmethod;
+typedef struct jargs jargs;
+typedef struct scope scope;
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+typedef enum jkind {
+    J_UNDEFINED,
+    J_NONE,
+    J_BOOL,
+    J_INT,
+    J_REAL,
+    J_STRING,
+    J_LIST, /* also tuples, views and generators: jlist.kind */
+    J_DICT,
+    J_NAMESPACE,
+    J_LOOP,
+    J_MACRO,
+    J_METHOD,
+    J_FUNCTION
+} jkind;
+
+typedef struct jv jv;
+typedef jv (*jfn)(jx *e, jv self, const jargs *a);
+
+struct jv {
+    jkind kind;
+    union {
+        int64_t i; /* J_BOOL, J_INT */
+        double real;
+        jstr *s;
+        jlist *list;
+        jdict *dict; /* J_DICT, J_NAMESPACE */
+        jloop *loop;
+        jmacro *macro;
+        jmethod *method;
+        jfn fn;
+        const char *what; /* J_UNDEFINED: what is missing, for messages */
+    };
+};
+
+/* A run of bytes from one origin (ax_jinja_part.from). */
+typedef struct jrun {
+    size_t end;
+    int32_t from;
+} jrun;
+
+/* An immutable string: bytes, or two strings one after the other, which become bytes when they are needed. */
+struct jstr {
+    const char *data; /* NULL: left and right */
+    size_t n;
+    jstr *left, *right;
+    int depth;    /* of ropes to the right */
+    int32_t from; /* n_runs 0 and not mixed */
+    bool mixed;   /* of several origins: `runs` if data is set */
+    jrun *runs;
+    size_t n_runs;
+};
+
+typedef enum jlist_kind { L_LIST, L_TUPLE, L_VIEW, L_GENERATOR, L_RANGE } jlist_kind;
+struct jlist {
+    jv *v;
+    size_t n, capacity;
+    jlist_kind kind;
+    bool spent; /* a generator that was read */
+};
+
+struct jdict {
+    jv *key, *value; /* in the order of insertion */
+    size_t n, capacity;
+};
+
+struct jmethod {
+    const char *name;
+    jv self;
+    jfn fn;
+};
+
+/* Arguments of a call. */
+struct jargs {
+    jv *v;
+    size_t n;
+    const char **names; /* of the named arguments, interned */
+    jv *named;
+    size_t n_named;
+};
+
+struct jloop {
+    jlist *items;
+    size_t next; /* index of the next candidate; it passes if `peeked` */
+    int64_t index;
+    jv now, before;
+    bool peeked, has_before;
+    jv changed; /* arguments of the last call of loop.changed; J_UNDEFINED: none */
+    const node *node;
+    scope *outer;
+    int depth;
+};
+
+struct jmacro {
+    const node *node;
+    scope *outer;
+};
+
+/* ---- the template -------------------------------------------------------------------------------- */
+
+typedef enum node_type {
+    /* expressions */
+    N_CONST,   /* value */
+    N_NAME,    /* name */
+    N_LIST,    /* a...: elements */
+    N_TUPLE,   /* a...: elements */
+    N_DICT,    /* a, b...: keys and values in turns */
+    N_ATTR,    /* a . name */
+    N_ITEM,    /* a [ b ] */
+    N_SLICE,   /* a : b : c, each may be NULL; only as b of N_ITEM */
+    N_CALL,    /* a ( b...: N_ARG ) */
+    N_ARG,     /* a; name: that of a named argument; op '*', 'P' (**) */
+    N_FILTER,  /* a | name ( b... ); a NULL: the text of a block */
+    N_TEST,    /* a is name ( b... ); flag: not */
+    N_NEG,     /* - a */
+    N_POS,     /* + a */
+    N_NOT,     /* not a */
+    N_AND,     /* a and b */
+    N_OR,      /* a or b */
+    N_BINARY,  /* a op b */
+    N_CONCAT,  /* a...: joined by ~ */
+    N_COMPARE, /* a, then b...: N_ARG with op and a */
+    N_COND,    /* b if a else c */
+    /* statements */
+    N_DATA,         /* value */
+    N_PRINT,        /* a */
+    N_FOR,          /* for a in b if c; body d; other: else; flag: recursive */
+    N_IF,           /* if a: d, else: other */
+    N_SET,          /* set a = b */
+    N_SET_BLOCK,    /* set a, filters b, body d */
+    N_MACRO,        /* name, parameters b...: N_ARG with name and perhaps a; body d */
+    N_CALL_BLOCK,   /* call a with the macro c */
+    N_FILTER_BLOCK, /* filters a, body d */
+    N_WITH,         /* b...: N_ARG, c: target, a: value; body d */
+    N_BREAK,
+    N_CONTINUE,
+    N_GENERATION, /* body d */
+    N_NSREF       /* target: name . text */
+} node_type;
+
+struct node {
+    uint8_t type, op;
+    bool flag;
+    int line;
+    node *a, *b, *c, *d, *other, *next;
+    const char *name, *text; /* interned */
+    jfn fn;                  /* N_FILTER, N_TEST */
+    jv value;
+};
+
+typedef struct arena {
+    struct chunk *chunks;
+    size_t left, used, most;
+    char *at;
+} arena;
+
+/* Names of a template, each once: equal names have equal addresses. */
+typedef struct name_table {
+    const char **slot;
+    size_t n, capacity; /* capacity: a power of two */
+} name_table;
+
+struct ax_jinja {
+    arena arena;
+    char *where;
+    node *body;
+    name_table names;
+    bool marks, asks_date;
+};
+
+/* What a parser or a rendering has in common. */
+struct jx {
+    jmp_buf out;
+    arena *arena;
+    const char *where;
+    int line;      /* of what is parsed or done now */
+    int depth;     /* of nested parts */
+    int64_t steps; /* left */
+    size_t most_text;
+    const ax_jinja *template;
+    /* rendering */
+    jstr *text; /* what is written */
+    struct mark {
+        size_t begin, end;
+    } * marks;
+    size_t n_marks, marks_capacity;
+    bool captured; /* in a macro or a block whose text is a value */
+    enum { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } flow;
+    int64_t now;
+    int loops; /* depth of recursive loops */
+    scope *root;
+};
+
+enum { JX_DEPTH = 400 };
+
+/* Fails with AX_ERR_DATA and "WHERE:LINE: MESSAGE". */
+void jx_fail(jx *e, const char *fmt, ...) AX_PRINTF(2, 3) __attribute__((noreturn));
+/* Counts work: one step, and one for 64 bytes. */
+void jx_charge(jx *e, size_t bytes);
+/* Counts nesting. */
+static inline void jx_enter(jx *e)
+{
+    if (++e->depth > JX_DEPTH)
+        jx_fail(e, "more than %d parts inside each other", JX_DEPTH);
+}
+static inline void jx_leave(jx *e) { e->depth--; }
+
+void *jx_alloc(jx *e, size_t n); /* zeros */
+void arena_fini(arena *a);
+/* Makes room for one more in an array of `n` elements that has room for *capacity. */
+void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size);
+const char *jx_intern(jx *e, name_table *names, const char *text, size_t n);
+/* Returns the name as interned, or NULL if the template does not have it. */
+const char *names_find(const name_table *names, const char *text, size_t n);
+
+/* A text that grows in the arena. */
+typedef struct jbuf {
+    char *data;
+    size_t n, capacity;
+} jbuf;
+void jbuf_add(jx *e, jbuf *b, const char *text, size_t n);
+void jbuf_printf(jx *e, jbuf *b, const char *fmt, ...) AX_PRINTF(3, 4);
+
+/* ---- parse.c, parse_expression.c, lex.c ------------------------------------------------------------ */
+
+typedef enum token_kind {
+    T_END,
+    T_DATA,
+    T_PRINT, /* {{ */
+    T_PRINT_END,
+    T_BLOCK, /* {% */
+    T_BLOCK_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_REAL,
+    T_OP
+} token_kind;
+
+typedef struct token {
+    token_kind kind;
+    int line;
+    char op; /* T_OP: its character; of two: == E, != N, >= G, <= L, // D, ** P */
+    const char *text;
+    size_t n;
+    int64_t i;
+    double real;
+} token;
+
+/* Cuts a template into tokens; the last one is T_END. */
+token *jx_lex(jx *e, const char *text, size_t n);
+
+typedef struct parser {
+    jx *e;
+    ax_jinja *out;
+    const token *at;
+    jbuf missing; /* filters and tests that are not offered */
+} parser;
+
+node *new_node(parser *p, node_type type);
+void add_node(node ***end, node *more);
+void unexpected(parser *p, const char *wanted) __attribute__((noreturn));
+bool is_op(const parser *p, char op);
+bool is_name(const parser *p, const char *name);
+bool skip_op(parser *p, char op);
+bool skip_name(parser *p, const char *name);
+void expect_op(parser *p, char op);
+const char *take_name(parser *p, const char *what);
+node *parse_expression(parser *p);
+/* Parses expressions, which commas make a tuple. `conditional`: each may be `a if b else c`. */
+node *parse_tuple(parser *p, bool conditional);
+node *parse_primary(parser *p);
+node *parse_arguments(parser *p);
+/* Parses filters behind `input`; `started`: the first one without its bar. */
+node *parse_filters(parser *p, node *input, bool started);
+
+/* ---- string.c -------------------------------------------------------------------------------------- */
+
+jstr *js_new(jx *e, const char *data, size_t n, int32_t from); /* does not copy */
+jstr *js_text(jx *e, const char *text);                        /* of the template */
+jstr *js_cat(jx *e, jstr *a, jstr *b);
+const char *js_data(jx *e, jstr *s);
+jstr *js_sub(jx *e, jstr *s, size_t at, size_t n);
+int32_t js_from(const jstr *s); /* of a string made anew from `s` */
+int32_t from_both(int32_t a, int32_t b);
+bool js_is(jx *e, jstr *s, const char *text);
+int js_compare(jx *e, jstr *a, jstr *b);
+size_t js_length(jx *e, jstr *s);           /* in code points */
+size_t js_offset(jx *e, jstr *s, size_t n); /* in bytes, of code point n */
+/* Returns the place of `find` in `s` from byte `at` on, or SIZE_MAX. */
+size_t js_find(jx *e, jstr *s, jstr *find, size_t at);
+/* Strips white space, or characters of `set` (NULL: white space). */
+jstr *js_strip(jx *e, jstr *s, jstr *set, bool left, bool right);
+jstr *js_replace(jx *e, jstr *s, jstr *old, jstr *new, int64_t most);
+/* Changes ASCII letters: 'u' all to upper, 'l' to lower, 'c' capitalized, 't' each word (str.title),
+ * 'T' each word (the filter), 's' swapped. Fails for other letters. */
+jstr *js_case(jx *e, jstr *s, char how);
+
+/* ---- value.c --------------------------------------------------------------------------------------- */
+
+static inline jv jv_int(int64_t i) { return (jv){.kind = J_INT, .i = i}; }
+static inline jv jv_bool(bool b) { return (jv){.kind = J_BOOL, .i = b}; }
+static inline jv jv_real(double x) { return (jv){.kind = J_REAL, .real = x}; }
+static inline jv jv_str(jstr *s) { return (jv){.kind = J_STRING, .s = s}; }
+static inline jv jv_none(void) { return (jv){.kind = J_NONE}; }
+static inline jv jv_undefined(const char *what) { return (jv){.kind = J_UNDEFINED, .what = what}; }
+static inline jv jv_list(jlist *list) { return (jv){.kind = J_LIST, .list = list}; }
+static inline jv jv_dict(jdict *dict) { return (jv){.kind = J_DICT, .dict = dict}; }
+static inline bool is_integer(jv v) { return v.kind == J_INT || v.kind == J_BOOL; }
+static inline bool is_number(jv v) { return is_integer(v) || v.kind == J_REAL; }
+static inline double to_real(jv v) { return v.kind == J_REAL ? v.real : (double)v.i; }
+
+const char *kind_name(jv v); /* as Python calls the type */
+jlist *list_new(jx *e, jlist_kind kind);
+void list_add(jx *e, jlist *list, jv v);
+jdict *dict_new(jx *e);
+void dict_set(jx *e, jdict *d, jv key, jv value);
+bool dict_get(jx *e, const jdict *d, jv key, jv *value);
+bool dict_find(jx *e, const jdict *d, const char *key, jv *value);
+bool is_true(jx *e, jv v);
+bool is_equal(jx *e, jv a, jv b);
+int compare(jx *e, jv a, jv b); /* fails for values without an order */
+bool contains(jx *e, jv in, jv v);
+int64_t length_of(jx *e, jv v);
+/* Returns the elements of what `for` may run over. */
+jlist *elements(jx *e, jv v);
+jstr *to_string(jx *e, jv v);
+void put_repr(jx *e, jv v, jbuf *out, int32_t *from);
+jv from_json(jx *e, const struct json_t *value, int32_t from);
+/* Appends a real as Python prints it. */
+void put_real(jx *e, double value, jbuf *out);
+
+/* ---- access.c, method.c ------------------------------------------------------------------------------ */
+
+jv get_attribute(jx *e, jv object, const char *name);
+jv get_item(jx *e, jv object, jv key);
+jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step);
+/* Follows a path of attributes such as "function.name" (filters). */
+jv get_path(jx *e, jv object, jv path);
+bool find_method(jx *e, jv object, const char *name, jv *method);
+
+/* ---- call.c ------------------------------------------------------------------------------------------ */
+
+/* Returns argument `at` or that of this name; NULL: not given. */
+const jv *get_argument(jx *e, const jargs *a, size_t at, const char *name);
+jstr *string_argument(jx *e, const jargs *a, size_t at, const char *name); /* NULL: not given or none */
+int64_t int_argument(jx *e, const jargs *a, size_t at, const char *name, int64_t other);
+bool bool_argument(jx *e, const jargs *a, size_t at, const char *name, bool other);
+/* Fails if there are more than `most` arguments. */
+void check_arguments(jx *e, const jargs *a, size_t most);
+/* Returns the arguments from the n-th on. */
+jargs arguments_from(const jargs *a, size_t n);
+jv call_value(jx *e, jv callee, const jargs *a);
+void set_globals(jx *e, scope *root);
+
+/* ---- filters and tests --------------------------------------------------------------------------------- */
+
+typedef struct jbuiltin {
+    const char *name;
+    jfn fn;
+} jbuiltin;
+extern const jbuiltin jinja_text_filters[], jinja_list_filters[], jinja_tests[];
+jfn find_builtin(const jbuiltin *table, const char *name); /* NULL: not there */
+jfn find_filter(const char *name);
+jv filter_tojson(jx *e, jv self, const jargs *a);
+jv percent_format(jx *e, jstr *format, jv values);
+
+/* ---- eval.c, run.c ------------------------------------------------------------------------------------- */
+
+struct scope {
+    scope *parent;
+    struct binding {
+        const char *name;
+        jv value;
+        struct binding *next;
+    } * first;
+};
+scope *scope_new(jx *e, scope *parent);
+void scope_set(jx *e, scope *s, const char *name, jv value);
+bool scope_get(const scope *s, const char *name, jv *value);
+jv eval(jx *e, scope *s, const node *n);
+jv binary(jx *e, char op, jv a, jv b);
+void run(jx *e, scope *s, const node *body);
+/* Runs a body and returns what it writes. */
+jstr *capture(jx *e, scope *s, const node *body);
+/* Assigns to a name, to names of a tuple, or to an attribute of a namespace. */
+void assign(jx *e, scope *s, const node *target, jv value);
+jv run_loop(jx *e, scope *s, const node *n, jv items, int depth);
+bool loop_peek(jx *e, jloop *loop);
+jv loop_attribute(jx *e, jloop *loop, const char *name);
+jv call_macro(jx *e, const jmacro *m, const jargs *a);
+
+#endif

@@ -1,0 +1,60 @@
+/* The Jinja of chat templates: what the environment of transformers offers to the template of a model,
+ * written as text from a context of JSON values.
+ *
+ * Offered: expressions with all operators, slices, attributes, items and the methods of strings, lists and
+ * maps that change nothing; `if`, `for` (with `loop`, a condition, `else`, `recursive`), `set`, `namespace`,
+ * `macro`, `call`, `filter`, `with`, `raw`, `break`, `continue`, `generation`; the filters and tests of the
+ * tables in filter.c, filter_list.c and test.c; range, dict, namespace, joiner-free globals raise_exception
+ * and strftime_now. Blocks trim_blocks and lstrip_blocks are on, as in transformers. A template can read
+ * nothing but its context. Steps, memory, depth and output are bounded.
+ *
+ * The output tells apart text of the template and text of the context: each byte knows where it came from. A
+ * string that is cut, joined, stripped, split or replaced keeps this; a string that a filter makes anew of a
+ * mixed one (upper, tojson, the text of a list) counts as text of the context. */
+#ifndef AXONN_TOKEN_JINJA_H
+#define AXONN_TOKEN_JINJA_H
+
+#include "axonn/base.h"
+
+struct json_t;
+
+/* A template, ready to be rendered. Any number of threads may render it at once. */
+typedef struct ax_jinja ax_jinja;
+
+/* Parses a template. `where` names it in messages, which begin with "WHERE:LINE: ". AX_ERR_DATA: the text is
+ * not Jinja, or has something that is not offered; filters and tests that are not offered are all listed. */
+AX_MUST_CHECK ax_status ax_jinja_parse(const char *where, const char *text, size_t size, ax_jinja **out);
+void ax_jinja_destroy(ax_jinja **template);
+
+/* Returns true if the template has a block {% generation %}. */
+bool ax_jinja_marks(const ax_jinja *template);
+/* Returns true if the template asks for the date (strftime_now). */
+bool ax_jinja_asks_date(const ax_jinja *template);
+/* Returns true if `text` stands in the template's own text: in text outside tags, or in one string. */
+bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size);
+
+/* Where text came from: the template; element k of the list "messages" of the context (1 + k); another list
+ * or object of the context. Strings that stand directly in the context, such as "bos_token", and the member
+ * "role" of a message count as text of the template. */
+enum { AX_JINJA_TEMPLATE = 0, AX_JINJA_OTHER = INT32_MAX };
+
+typedef struct ax_jinja_part {
+    size_t end; /* in bytes of the text; the part begins where the one before it ends */
+    int32_t from;
+    bool marked; /* in a block {% generation %} */
+} ax_jinja_part;
+
+/* A rendered text. Zero-initialise it; rendering reuses its memory. */
+typedef struct ax_jinja_text {
+    ax_buf text, parts; /* parts: ax_jinja_part[n_parts] */
+    size_t n_parts;
+} ax_jinja_text;
+void ax_jinja_text_fini(ax_jinja_text *text);
+
+/* Replaces *out by what the template writes for a context, a JSON object. `now` is the time that strftime_now
+ * prints, in seconds since 1970. AX_ERR_DATA: the template failed, with its own message if it has called
+ * raise_exception, or took more than it may. */
+AX_MUST_CHECK ax_status ax_jinja_render(const ax_jinja *template, const struct json_t *context, int64_t now,
+                                        ax_jinja_text *out);
+
+#endif

@@ -1,0 +1,459 @@
+/* Runs statements, and renders templates. */
+#include "token/jinja/inner.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- scopes ------------------------------------------------------------------------------------------ */
+
+scope *scope_new(jx *e, scope *parent)
+{
+    scope *s = jx_alloc(e, sizeof *s);
+    s->parent = parent;
+    return s;
+}
+
+void scope_set(jx *e, scope *s, const char *name, jv value)
+{
+    struct binding *b = s->first;
+    while (b && b->name != name)
+        b = b->next;
+    if (!b) {
+        b = jx_alloc(e, sizeof *b);
+        b->name = name;
+        b->next = s->first;
+        s->first = b;
+    }
+    b->value = value;
+}
+
+bool scope_get(const scope *s, const char *name, jv *value)
+{
+    for (; s; s = s->parent)
+        for (const struct binding *b = s->first; b; b = b->next)
+            if (b->name == name) {
+                *value = b->value;
+                return true;
+            }
+    return false;
+}
+
+void assign(jx *e, scope *s, const node *target, jv value)
+{
+    if (target->type == N_NAME) {
+        scope_set(e, s, target->name, value);
+        return;
+    }
+    if (target->type == N_NSREF) {
+        jv space;
+        if (!scope_get(s, target->name, &space) || space.kind != J_NAMESPACE)
+            jx_fail(e, "%s is no namespace, so its attribute %s cannot be set", target->name, target->text);
+        if (target->text[0] == '_')
+            jx_fail(e, "an attribute of a namespace cannot begin with \"_\"");
+        dict_set(e, space.dict, jv_str(js_text(e, target->text)), value);
+        return;
+    }
+    jlist *list = elements(e, value);
+    size_t n = 0;
+    for (const node *one = target->a; one; one = one->next, n++)
+        if (n < list->n)
+            assign(e, s, one, list->v[n]);
+    if (n != list->n)
+        jx_fail(e, "%zu values for %zu names", list->n, n);
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------- */
+
+/* Moves to the next element that passes the loop's condition. Returns false if there is none. */
+bool loop_peek(jx *e, jloop *loop)
+{
+    const node *n = loop->node;
+    for (; !loop->peeked && loop->next < loop->items->n; loop->next++) {
+        scope *s = n->c ? scope_new(e, loop->outer) : NULL;
+        if (s)
+            assign(e, s, n->a, loop->items->v[loop->next]);
+        if (!s || is_true(e, eval(e, s, n->c))) {
+            loop->peeked = true;
+            return true;
+        }
+    }
+    return loop->peeked;
+}
+
+/* Returns the number of elements that follow, which settles those that pass. */
+static int64_t count_rest(jx *e, jloop *loop)
+{
+    if (!loop->node->c)
+        return (int64_t)(loop->items->n - loop->next);
+    jlist *rest = list_new(e, L_LIST);
+    for (; loop_peek(e, loop); loop->peeked = false)
+        list_add(e, rest, loop->items->v[loop->next++]);
+    node *plain = jx_alloc(e, sizeof *plain);
+    *plain = *loop->node;
+    plain->c = NULL;
+    loop->node = plain;
+    loop->items = rest;
+    loop->next = 0;
+    return (int64_t)rest->n;
+}
+
+static jv m_cycle(jx *e, jv self, const jargs *a)
+{
+    if (!a->n)
+        jx_fail(e, "loop.cycle needs values");
+    return a->v[(size_t)self.loop->index % a->n];
+}
+
+static jv m_changed(jx *e, jv self, const jargs *a)
+{
+    jlist *now = list_new(e, L_TUPLE);
+    for (size_t i = 0; i < a->n; i++)
+        list_add(e, now, a->v[i]);
+    const bool changed =
+        self.loop->changed.kind == J_UNDEFINED || !is_equal(e, self.loop->changed, jv_list(now));
+    self.loop->changed = jv_list(now);
+    return jv_bool(changed);
+}
+
+static jv loop_method(jx *e, jloop *loop, const char *name, jfn fn)
+{
+    jmethod *m = jx_alloc(e, sizeof *m);
+    *m = (jmethod){name, {.kind = J_LOOP, .loop = loop}, fn};
+    return (jv){.kind = J_METHOD, .method = m};
+}
+
+jv loop_attribute(jx *e, jloop *loop, const char *name)
+{
+    static const char *const names[] = {"index",    "index0",    "first",  "last",     "length",
+                                        "revindex", "revindex0", "depth",  "previtem", "nextitem",
+                                        "depth0",   "cycle",     "changed"};
+    size_t i = 0;
+    while (i < AX_COUNT(names) && strcmp(names[i], name) != 0)
+        i++;
+    switch (i) {
+    case 0:
+        return jv_int(loop->index + 1);
+    case 1:
+        return jv_int(loop->index);
+    case 2:
+        return jv_bool(!loop->index);
+    case 3:
+        return jv_bool(!loop_peek(e, loop));
+    case 4:
+        return jv_int(loop->index + 1 + count_rest(e, loop));
+    case 5:
+        return jv_int(1 + count_rest(e, loop));
+    case 6:
+        return jv_int(count_rest(e, loop));
+    case 7:
+        return jv_int(loop->depth + 1);
+    case 8:
+        return loop->has_before ? loop->before : jv_undefined("there is no previous item");
+    case 9:
+        return loop_peek(e, loop) ? loop->items->v[loop->next] : jv_undefined("there is no next item");
+    case 10:
+        return jv_int(loop->depth);
+    case 11:
+        return loop_method(e, loop, name, m_cycle);
+    case 12:
+        return loop_method(e, loop, name, m_changed);
+    default:
+        return jv_undefined("loop has no such attribute");
+    }
+}
+
+/* Runs the body for what is next. */
+static void run_next(jx *e, jloop *loop, const char *name)
+{
+    scope *s = scope_new(e, loop->outer);
+    loop->has_before = loop->index >= 0;
+    loop->before = loop->now;
+    loop->now = loop->items->v[loop->next++];
+    loop->peeked = false;
+    loop->index++;
+    jx_charge(e, 0);
+    assign(e, s, loop->node->a, loop->now);
+    if (name)
+        scope_set(e, s, name, (jv){.kind = J_LOOP, .loop = loop});
+    run(e, s, loop->node->d);
+}
+
+/* Runs a loop. Returns its text if it is one within itself (depth > 0). */
+jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
+{
+    jloop *loop = jx_alloc(e, sizeof *loop);
+    const char *name = names_find(&e->template->names, "loop", 4);
+    jstr *before = e->text;
+    const bool captured = e->captured;
+    if (depth) {
+        e->text = js_text(e, "");
+        e->captured = true;
+    }
+    *loop = (jloop){.items = elements(e, items), .index = -1, .node = n, .outer = s, .depth = depth};
+    jx_enter(e);
+    while (e->flow != FLOW_BREAK && loop_peek(e, loop)) {
+        run_next(e, loop, name);
+        if (e->flow == FLOW_CONTINUE)
+            e->flow = FLOW_ON;
+    }
+    e->flow = FLOW_ON;
+    if (loop->index < 0 && n->other)
+        run(e, scope_new(e, s), n->other);
+    jx_leave(e);
+    if (!depth)
+        return jv_none();
+    jstr *text = e->text;
+    e->text = before;
+    e->captured = captured;
+    return jv_str(text);
+}
+
+/* ---- statements --------------------------------------------------------------------------------------- */
+
+jstr *capture(jx *e, scope *s, const node *body)
+{
+    jstr *before = e->text;
+    const bool captured = e->captured;
+    const int flow = (int)e->flow;
+    e->text = js_text(e, "");
+    e->captured = true;
+    e->flow = FLOW_ON;
+    run(e, s, body);
+    if (e->flow != FLOW_ON)
+        jx_fail(e, "break or continue in a block that is not in a loop of its own");
+    jstr *text = e->text;
+    e->text = before;
+    e->captured = captured;
+    e->flow = flow;
+    return text;
+}
+
+static void put(jx *e, jstr *text) { e->text = js_cat(e, e->text, text); }
+
+/* Applies filters to the text of a block. */
+static jv filter_text(jx *e, scope *s, const node *filter, jstr *text)
+{
+    if (!filter)
+        return jv_str(text);
+    const jv input = filter_text(e, s, filter->a, text);
+    node one = *filter, value = {.type = N_CONST, .line = filter->line, .value = input};
+    one.a = &value;
+    return eval(e, s, &one);
+}
+
+static void run_if(jx *e, scope *s, const node *n)
+{
+    for (; n; n = n->other) {
+        if (is_true(e, eval(e, s, n->a))) {
+            run(e, s, n->d);
+            return;
+        }
+        if (n->flag) {
+            run(e, s, n->other);
+            return;
+        }
+    }
+}
+
+static jv make_macro(jx *e, scope *s, const node *n)
+{
+    jmacro *m = jx_alloc(e, sizeof *m);
+    *m = (jmacro){n, s};
+    return (jv){.kind = J_MACRO, .macro = m};
+}
+
+/* Calls a macro with a further argument, `caller`, that writes the block. */
+static void run_call_block(jx *e, scope *s, const node *n)
+{
+    scope *inner = scope_new(e, s);
+    node caller = {.type = N_CONST, .line = n->line, .value = make_macro(e, s, n->c)};
+    node argument = {.type = N_ARG, .line = n->line, .name = n->c->name, .a = &caller, .next = n->a->b};
+    node call = *n->a;
+    call.b = &argument;
+    put(e, to_string(e, eval(e, inner, &call)));
+}
+
+static void run_with(jx *e, scope *s, const node *n)
+{
+    scope *inner = scope_new(e, s);
+    for (const node *one = n->b; one; one = one->next)
+        assign(e, inner, one->c, eval(e, s, one->a));
+    run(e, inner, n->d);
+}
+
+/* Notes which bytes of the text are in the block. In a block whose text is a value they are not known. */
+static void run_generation(jx *e, scope *s, const node *n)
+{
+    jstr *text = capture(e, scope_new(e, s), n->d);
+    if (!e->captured) {
+        e->marks = jx_grow(e, e->marks, e->n_marks, &e->marks_capacity, sizeof *e->marks);
+        e->marks[e->n_marks++] = (struct mark){e->text->n, e->text->n + text->n};
+    }
+    put(e, text);
+}
+
+static void run_one(jx *e, scope *s, const node *n)
+{
+    switch ((node_type)n->type) {
+    case N_DATA:
+        put(e, n->value.s);
+        break;
+    case N_PRINT:
+        put(e, to_string(e, eval(e, s, n->a)));
+        break;
+    case N_FOR:
+        run_loop(e, s, n, eval(e, s, n->b), 0);
+        break;
+    case N_IF:
+        run_if(e, s, n);
+        break;
+    case N_SET:
+        assign(e, s, n->a, eval(e, s, n->b));
+        break;
+    case N_SET_BLOCK:
+        assign(e, s, n->a, filter_text(e, s, n->b, capture(e, scope_new(e, s), n->d)));
+        break;
+    case N_MACRO:
+        scope_set(e, s, n->name, make_macro(e, s, n));
+        break;
+    case N_CALL_BLOCK:
+        run_call_block(e, s, n);
+        break;
+    case N_FILTER_BLOCK:
+        put(e, to_string(e, filter_text(e, s, n->a, capture(e, scope_new(e, s), n->d))));
+        break;
+    case N_WITH:
+        run_with(e, s, n);
+        break;
+    case N_GENERATION:
+        run_generation(e, s, n);
+        break;
+    case N_BREAK:
+    case N_CONTINUE:
+        e->flow = n->type == N_BREAK ? FLOW_BREAK : FLOW_CONTINUE;
+        break;
+    default:
+        break;
+    }
+}
+
+void run(jx *e, scope *s, const node *body)
+{
+    jx_enter(e);
+    for (; body && e->flow == FLOW_ON; body = body->next) {
+        jx_charge(e, 0);
+        e->line = body->line;
+        run_one(e, s, body);
+    }
+    jx_leave(e);
+}
+
+/* ---- rendering ------------------------------------------------------------------------------------------
+ */
+
+/* Gives each message its number, and its role the template as its origin. */
+static jv read_messages(jx *e, const json_t *messages)
+{
+    jlist *list = list_new(e, L_LIST);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *one = json_array_get(messages, i), *role = json_object_get(one, "role");
+        const jv v = from_json(e, one, (int32_t)(i + 1));
+        if (v.kind == J_DICT && json_is_string(role))
+            dict_set(e, v.dict, jv_str(js_text(e, "role")), from_json(e, role, AX_JINJA_TEMPLATE));
+        list_add(e, list, v);
+    }
+    return jv_list(list);
+}
+
+static void set_context(jx *e, scope *root, const json_t *context)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)context, name, value)
+    {
+        const char *known = names_find(&e->template->names, name, strlen(name));
+        if (!known)
+            continue;
+        scope_set(e, root, known,
+                  json_is_array(value) && !strcmp(name, "messages")
+                      ? read_messages(e, value)
+                      : from_json(e, value, json_is_string(value) ? AX_JINJA_TEMPLATE : AX_JINJA_OTHER));
+    }
+}
+
+/* Copies the text and its origins out of the arena. */
+static ax_status take(jx *e, ax_jinja_text *out)
+{
+    size_t begin = 0, run = 0, mark = 0;
+    const jstr *s = e->text;
+    AX_TRY(ax_buf_add(&out->text, s->data, s->n));
+    while (begin < s->n) {
+        while (mark < e->n_marks && e->marks[mark].end <= begin)
+            mark++;
+        const bool marked = mark < e->n_marks && e->marks[mark].begin <= begin;
+        const size_t bound = mark == e->n_marks ? s->n : marked ? e->marks[mark].end : e->marks[mark].begin;
+        const size_t end = s->mixed && s->runs[run].end < bound ? s->runs[run].end : bound;
+        const ax_jinja_part part = {end, s->mixed ? s->runs[run].from : s->from, marked};
+        AX_TRY(ax_buf_add(&out->parts, &part, sizeof part));
+        out->n_parts++;
+        run += s->mixed && s->runs[run].end == end;
+        begin = end;
+    }
+    return AX_OK;
+}
+
+static ax_status try_render(jx *e, const json_t *context)
+{
+    if (setjmp(e->out))
+        return ax_error_status();
+    scope *root = scope_new(e, NULL);
+    e->text = js_text(e, "");
+    set_globals(e, root);
+    set_context(e, root, context);
+    run(e, scope_new(e, root), e->template->body);
+    js_data(e, e->text);
+    return AX_OK;
+}
+
+/* Returns about how many bytes and values a context has. */
+static size_t size_of(const json_t *value)
+{
+    size_t n = 16;
+    const char *name;
+    json_t *member;
+    const json_t *element;
+    size_t i;
+    json_object_foreach((json_t *)value, name, member) { n += strlen(name) + size_of(member); }
+    json_array_foreach(value, i, element) { n += size_of(element); }
+    return n + json_string_length(value);
+}
+
+ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64_t now, ax_jinja_text *out)
+{
+    const size_t size = size_of(context);
+    jx *e;
+    out->text.size = out->parts.size = out->n_parts = 0;
+    AX_TRY(ax_calloc(1, sizeof *e, &e));
+    arena memory = {.most = ((size_t)40 << 20) + 64 * size};
+    *e = (jx){.arena = &memory,
+              .where = template->where,
+              .line = 1,
+              .template = template,
+              .now = now,
+              .steps = 1000000 + 100 * (int64_t)size,
+              .most_text = ((size_t)4 << 20) + 8 * size};
+    ax_status status = try_render(e, context);
+    if (status == AX_OK)
+        status = take(e, out);
+    arena_fini(&memory);
+    free(e);
+    return status;
+}
+
+void ax_jinja_text_fini(ax_jinja_text *text)
+{
+    ax_buf_fini(&text->text);
+    ax_buf_fini(&text->parts);
+    *text = (ax_jinja_text){0};
+}

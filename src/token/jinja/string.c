@@ -1,0 +1,250 @@
+/* Strings that know where each of their bytes came from. */
+#include "token/jinja/inner.h"
+#include "token/tok.h"
+
+#include <string.h>
+
+jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
+{
+    jstr *s = jx_alloc(e, sizeof *s);
+    s->data = data ? data : "";
+    s->n = n;
+    s->from = from;
+    return s;
+}
+
+jstr *js_text(jx *e, const char *text) { return js_new(e, text, strlen(text), AX_JINJA_TEMPLATE); }
+
+int32_t from_both(int32_t a, int32_t b)
+{
+    return a == b || b == AX_JINJA_TEMPLATE ? a : a == AX_JINJA_TEMPLATE ? b : AX_JINJA_OTHER;
+}
+
+int32_t js_from(const jstr *s)
+{
+    int32_t from = s->from;
+    for (size_t i = 0; s->mixed && i < s->n_runs; i++)
+        from = i ? from_both(from, s->runs[i].from) : s->runs[i].from;
+    return s->mixed && !s->n_runs ? AX_JINJA_OTHER : from;
+}
+
+/* ---- ropes ----------------------------------------------------------------------------------------- */
+
+typedef struct filling {
+    char *data;
+    size_t n, n_runs, capacity;
+    jrun *runs;
+} filling;
+
+static void add_run(jx *e, filling *f, size_t n, int32_t from)
+{
+    f->n += n;
+    if (f->n_runs && f->runs[f->n_runs - 1].from == from) {
+        f->runs[f->n_runs - 1].end = f->n;
+        return;
+    }
+    f->runs = jx_grow(e, f->runs, f->n_runs, &f->capacity, sizeof *f->runs);
+    f->runs[f->n_runs++] = (jrun){f->n, from};
+}
+
+static void fill(jx *e, jstr *s, filling *f)
+{
+    if (!s->data) {
+        size_t depth = 0;
+        jstr *first = s;
+        for (; !first->data; first = first->left)
+            depth++;
+        jstr **right = jx_alloc(e, depth * sizeof *right);
+        jx_charge(e, depth * sizeof *right);
+        for (size_t i = depth; !s->data; s = s->left)
+            right[--i] = s->right;
+        fill(e, first, f);
+        for (size_t i = 0; i < depth; i++)
+            fill(e, right[i], f);
+        return;
+    }
+    memcpy(f->data + f->n, s->data, s->n);
+    if (!s->mixed) {
+        add_run(e, f, s->n, s->from);
+        return;
+    }
+    for (size_t i = 0, begin = 0; i < s->n_runs; begin = s->runs[i++].end)
+        add_run(e, f, s->runs[i].end - begin, s->runs[i].from);
+}
+
+const char *js_data(jx *e, jstr *s)
+{
+    if (s->data)
+        return s->data;
+    filling f = {.data = jx_alloc(e, s->n + 1)};
+    jx_charge(e, s->n);
+    fill(e, s, &f);
+    s->left = s->right = NULL;
+    s->depth = 0;
+    s->data = f.data;
+    s->mixed = f.n_runs > 1;
+    s->from = f.n_runs ? f.runs[0].from : AX_JINJA_TEMPLATE;
+    s->runs = f.runs;
+    s->n_runs = f.n_runs;
+    return s->data;
+}
+
+jstr *js_cat(jx *e, jstr *a, jstr *b)
+{
+    enum { DEPTH = 16 };
+    if (!a->n || !b->n)
+        return a->n ? a : b;
+    if (a->n + b->n > e->most_text)
+        jx_fail(e, "the template writes more text than the size of the conversation allows (%zu MiB)",
+                e->most_text >> 20);
+    if (b->depth == DEPTH)
+        js_data(e, b);
+    jstr *s = jx_alloc(e, sizeof *s);
+    s->n = a->n + b->n;
+    s->left = a;
+    s->right = b;
+    s->depth = (int)ax_max(a->depth, b->depth + 1);
+    s->mixed = a->mixed || b->mixed || a->from != b->from;
+    s->from = a->from;
+    return s;
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------ */
+
+jstr *js_sub(jx *e, jstr *s, size_t at, size_t n)
+{
+    const char *data = js_data(e, s);
+    if (n == s->n)
+        return s;
+    jstr *part = js_new(e, data + at, n, s->from);
+    if (!s->mixed)
+        return part;
+    filling f = {0};
+    for (size_t i = 0, begin = 0; i < s->n_runs && begin < at + n; begin = s->runs[i++].end) {
+        const size_t first = begin > at ? begin : at,
+                     last = s->runs[i].end < at + n ? s->runs[i].end : at + n;
+        if (first < last)
+            add_run(e, &f, last - first, s->runs[i].from);
+    }
+    jx_charge(e, s->n_runs * sizeof *s->runs);
+    part->mixed = f.n_runs > 1;
+    part->from = f.n_runs ? f.runs[0].from : AX_JINJA_TEMPLATE;
+    part->runs = f.runs;
+    part->n_runs = f.n_runs;
+    return part;
+}
+
+bool js_is(jx *e, jstr *s, const char *text)
+{
+    return s->n == strlen(text) && !memcmp(js_data(e, s), text, s->n);
+}
+
+int js_compare(jx *e, jstr *a, jstr *b)
+{
+    const size_t n = a->n < b->n ? a->n : b->n;
+    const int order = n ? memcmp(js_data(e, a), js_data(e, b), n) : 0;
+    jx_charge(e, n);
+    return order ? order : (a->n > b->n) - (a->n < b->n);
+}
+
+size_t js_length(jx *e, jstr *s)
+{
+    const char *data = js_data(e, s);
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++)
+        n += (data[i] & 0xc0) != 0x80;
+    jx_charge(e, s->n);
+    return n;
+}
+
+size_t js_offset(jx *e, jstr *s, size_t n)
+{
+    const char *data = js_data(e, s);
+    size_t at = 0;
+    for (; at < s->n && n; n--)
+        at += tok_utf8_size((unsigned char)data[at]);
+    jx_charge(e, at);
+    return at;
+}
+
+size_t js_find(jx *e, jstr *s, jstr *find, size_t at)
+{
+    if (at > s->n)
+        return SIZE_MAX;
+    const char *data = js_data(e, s), *found = tok_text_find(js_data(e, find), find->n, data + at, s->n - at);
+    jx_charge(e, found ? (size_t)(found - data) - at : s->n - at);
+    return find->n && !found ? SIZE_MAX : find->n ? (size_t)(found - data) : at;
+}
+
+/* Returns the length of the white space, or of the character of `set`, at the start of a text; 0: none. */
+static size_t strip_one(jx *e, const char *text, size_t n, jstr *set, bool right)
+{
+    const char end = right ? text[n - 1] : text[0];
+    if (!set)
+        return end >= 0x1c && end <= 0x1f ? 1 : right ? tok_space_suffix(text, n) : tok_space_prefix(text, n);
+    size_t at = 0, length;
+    if (right)
+        for (at = n - 1; at && (text[at] & 0xc0) == 0x80;)
+            at--;
+    length = right ? n - at : tok_utf8_size((unsigned char)text[0]);
+    return tok_text_find(text + at, length, js_data(e, set), set->n) ? length : 0;
+}
+
+jstr *js_strip(jx *e, jstr *s, jstr *set, bool left, bool right)
+{
+    const char *data = js_data(e, s);
+    size_t begin = 0, end = s->n;
+    for (size_t n = 1; left && begin < end && n; begin += n)
+        n = strip_one(e, data + begin, end - begin, set, false);
+    for (size_t n = 1; right && begin < end && n; end -= n)
+        n = strip_one(e, data + begin, end - begin, set, true);
+    jx_charge(e, s->n - (end - begin));
+    return js_sub(e, s, begin, end - begin);
+}
+
+jstr *js_replace(jx *e, jstr *s, jstr *old, jstr *new, int64_t most)
+{
+    jstr *out = js_text(e, "");
+    size_t begin = 0;
+    for (int64_t i = 0; most < 0 || i < most; i++) {
+        size_t at = js_find(e, s, old, old->n || !i ? begin : begin + 1);
+        if (!old->n && i) /* the empty string stands before each character and at the end */
+            at = begin < s->n ? begin + tok_utf8_size((unsigned char)js_data(e, s)[begin]) : SIZE_MAX;
+        if (at == SIZE_MAX)
+            break;
+        out = js_cat(e, js_cat(e, out, js_sub(e, s, begin, at - begin)), new);
+        begin = at + old->n;
+        jx_charge(e, 0);
+    }
+    return js_cat(e, out, js_sub(e, s, begin, s->n - begin));
+}
+
+static char changed(char c, char how, bool first)
+{
+    const bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
+    const bool up = how == 'u' || (how != 'l' && how != 's' && first) || (how == 's' && lower);
+    return up && lower ? (char)(c - 32) : !up && upper ? (char)(c + 32) : c;
+}
+
+jstr *js_case(jx *e, jstr *s, char how)
+{
+    const char *data = js_data(e, s);
+    char *out = jx_alloc(e, s->n + 1);
+    bool first = true;
+    for (size_t i = 0; i < s->n; i++) {
+        const char c = data[i];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        /* Punctuation, symbols, ideographs and what is above them have no case. */
+        if ((c & 0xc0) == 0xc0 && ((unsigned char)c < 0xe2 || (unsigned char)c == 0xea))
+            jx_fail(e, "letters beyond ASCII cannot be changed to upper or lower case here");
+        out[i] = changed(c, how, first);
+        first = how == 't' ? !letter : how == 'T' ? c && strchr("-({[< \t\n\v\f\r", c) != NULL : false;
+    }
+    jx_charge(e, s->n);
+    jstr *made = js_new(e, out, s->n, s->from);
+    /* Bytes stay where they are, and so does their origin. */
+    made->mixed = s->mixed;
+    made->runs = s->runs;
+    made->n_runs = s->n_runs;
+    return made;
+}

@@ -1,0 +1,233 @@
+/* The interpreter of chat templates: what Jinja2 writes for small templates (tests/golden/make_jinja.py),
+ * where text came from, and templates that mean harm. */
+#include "chat_test.h"
+#include "token/jinja/jinja.h"
+
+#include "support/sanitized.h"
+
+/* ---- the golden file ------------------------------------------------------------------------------ */
+
+static ax_status render(const char *template, size_t size, const json_t *context, ax_jinja_text *out)
+{
+    ax_jinja *jinja;
+    AX_TRY(ax_jinja_parse("t", template, size, &jinja));
+    ax_status status = ax_jinja_render(jinja, context, 1700000000, out);
+    ax_jinja_destroy(&jinja);
+    return status;
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    json_t *golden = read_golden("jinja.json"), *one;
+    size_t i, wrong = 0;
+    ax_jinja_text out = {0};
+    json_array_foreach(json_object_get(golden, "cases"), i, one)
+    {
+        const json_t *template = json_object_get(one, "template"), *text = json_object_get(one, "text");
+        const json_t *context = json_object_get(json_object_get(golden, "contexts"),
+                                                json_string_value(json_object_get(one, "context")));
+        const ax_status status =
+            render(json_string_value(template), json_string_length(template), context, &out);
+        const bool same = json_is_null(text)
+                              ? status == AX_ERR_DATA
+                              : status == AX_OK && out.text.size == json_string_length(text) &&
+                                    !memcmp(out.text.data, json_string_value(text), out.text.size);
+        wrong += !same;
+        if (!same)
+            printf("%s\n  gives  %s\n  jinja2 %s\n", json_string_value(template),
+                   status == AX_OK ? out.text.data : ax_error_message(),
+                   json_is_null(text) ? "(an error)" : json_string_value(text));
+    }
+    assert_true(i > 500);
+    assert_int_equal(wrong, 0);
+    ax_jinja_text_fini(&out);
+    json_decref(golden);
+}
+
+/* Returns the value of JSON with single quotes, which the caller releases. */
+static json_t *quoted(const char *text)
+{
+    char copy[512];
+    snprintf(copy, sizeof copy, "%s", text);
+    set_quotes(copy);
+    json_t *value = json_loads(copy, 0, NULL);
+    assert_non_null(value);
+    return value;
+}
+
+/* ---- origins -------------------------------------------------------------------------------------- */
+
+/* Renders, and writes each part as its origin and its bytes: "t" the template's, "1" those of the first
+ * message, "x" others; "*" before it: marked. */
+static void expect_parts(const char *template, const char *wanted)
+{
+    json_t *context =
+        quoted("{'bos': '<s>', 'tools': [{'n': 'TOOL'}], 'messages': ["
+               "{'role': 'user', 'content': ' <s>a b<s> '}, {'role': 'assistant', 'content': 'c'}]}");
+    ax_jinja_text out = {0};
+    ax_buf text = {0};
+    OK(render(template, strlen(template), context, &out));
+    const ax_jinja_part *part = (const void *)out.parts.data;
+    OK(ax_buf_add(&text, "", 0));
+    for (size_t i = 0, begin = 0; i < out.n_parts; begin = part[i++].end) {
+        const char from =
+            part[i].from == AX_JINJA_OTHER ? 'x' : (char)(part[i].from ? '0' + part[i].from : 't');
+        OK(ax_buf_printf(&text, "%s%s%c[%.*s]", i ? " " : "", part[i].marked ? "*" : "", from,
+                         (int)(part[i].end - begin), out.text.data + begin));
+    }
+    assert_string_equal(text.data, wanted);
+    ax_buf_fini(&text);
+    ax_jinja_text_fini(&out);
+    json_decref(context);
+}
+
+static void test_origins(void **state)
+{
+    (void)state;
+    expect_parts("{{ bos }}x{{ messages[0].content }}y", "t[<s>x] 1[ <s>a b<s> ] t[y]");
+    expect_parts("{{ '<|' + messages[0].role + '|>' }}", "t[<|user|>]");
+    expect_parts("{{ ('[' + messages[0].content + ']')[1:-1] | trim }}", "1[<s>a b<s>]");
+    expect_parts("{{ ('<s>' ~ messages[0].content.strip())[:6] }}", "t[<s>] 1[<s>]");
+    expect_parts("{{ messages[0].content.strip().replace(' ', '<s>') }}", "1[<s>a] t[<s>] 1[b<s>]");
+    expect_parts("{{ (bos + messages[1].content) | upper }}", "t[<S>] 2[C]");
+    expect_parts("{{ messages[0].content.split('<s>') | join(bos) }}", "1[ ] t[<s>] 1[a b] t[<s>] 1[ ]");
+    expect_parts("{{ [bos, messages[1].content] | tojson }}", "2[[\"<s>\", \"c\"]]");
+    expect_parts("{{ [messages[0].content, messages[1].content] | tojson | length }}", "t[20]");
+    expect_parts("{{ tools | tojson }}", "x[[{\"n\": \"TOOL\"}]]");
+    expect_parts("{{ '%s-%s' % (bos, messages[1].content) }}", "t[<s>-] 2[c]");
+    expect_parts("{% set t %}{{ bos }}{{ messages[1].content }}{% endset %}{{ t ~ t }}",
+                 "t[<s>] 2[c] t[<s>] 2[c]");
+    expect_parts("{% macro f(m) %}<{{ m.content }}>{% endmacro %}{{ f(messages[1]) }}", "t[<] 2[c] t[>]");
+    expect_parts("a{% generation %}b{{ messages[1].content }}{% endgeneration %}d", "t[a] *t[b] *2[c] t[d]");
+    expect_parts("", "");
+}
+
+/* ---- templates that mean harm ---------------------------------------------------------------------- */
+
+/* Memory of this process may grow by 64 MiB, and 0.1 s may pass, ten times as much under sanitizers. */
+static void expect_refused(const char *template, size_t size, const char *message)
+{
+    json_t *context = quoted("{'s': 'x', 'l': [1, 2, 3]}");
+    ax_jinja_text out = {0};
+    const double begin = ax_cpu_now();
+    const ax_status status = render(template, size, context, &out);
+    const double took = ax_cpu_now() - begin;
+    if (status != AX_ERR_DATA || !strstr(ax_error_message(), message))
+        fail_msg("%.60s...: %s, not \"%s\"", template, status == AX_OK ? "no error" : ax_error_message(),
+                 message);
+    if (took > (SANITIZED ? 2 : 0.1))
+        fail_msg("%.60s...: %.3f s", template, took);
+    ax_jinja_text_fini(&out);
+    json_decref(context);
+}
+
+static void expect_text_refused(const char *template, const char *message)
+{
+    expect_refused(template, strlen(template), message);
+}
+
+/* A template of `begin`, `n` times `part`, and `end` is refused. */
+static void expect_many_refused(const char *begin, const char *part, size_t n, const char *end,
+                                const char *message)
+{
+    ax_buf text = {0};
+    OK(ax_buf_printf(&text, "%s", begin));
+    for (size_t i = 0; i < n; i++)
+        OK(ax_buf_add(&text, part, strlen(part)));
+    OK(ax_buf_printf(&text, "%s", end));
+    expect_refused(text.data, text.size, message);
+    ax_buf_fini(&text);
+}
+
+static void test_harm(void **state)
+{
+    (void)state;
+    static const char depth[] = "inside each other", text[] = "more text";
+    ax_memory_restart_peak();
+    const int64_t before = ax_memory_now();
+    expect_text_refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                        "more");
+    expect_text_refused("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+                        "more");
+    expect_text_refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", depth);
+    expect_text_refused("{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}", depth);
+    expect_text_refused("{% for a in l recursive %}{{ loop(l) }}{% endfor %}", depth);
+    expect_text_refused("{{ 'x' * 1000000000 }}", text);
+    expect_text_refused("{{ [1] * 1000000000 }}", "more");
+    expect_text_refused(
+        "{% set n = namespace(s='xx') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}", text);
+    expect_text_refused(
+        "{% set n = namespace(s='xx') %}{% for i in range(60) %}{% set n.s = n.s | replace('x', n.s) "
+        "%}{% endfor %}",
+        "more");
+    expect_text_refused(
+        "{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = n.l + n.l %}{% endfor %}",
+        "more");
+    expect_text_refused(
+        "{% set n = namespace(l=[1]) %}{% for i in range(900) %}{% set n.l = [n.l] %}{% endfor %}"
+        "{{ n.l }}",
+        depth);
+    expect_text_refused("{% set n = namespace() %}{% set n.n = [n] %}{{ n.n | tojson }}", "no JSON");
+    expect_text_refused("{{ range(10 ** 10) | list }}", "more than 100000 numbers");
+    expect_text_refused("{{ ('x' * 4000000).split('x') }}", "more");
+    expect_text_refused("{{ ('x' * 2000000).count('xx' * 1000000) ~ ('ab' * 2000000).replace('', 'c') }}",
+                        "more");
+    expect_text_refused("{{ ('a' * 2000000) | list | sort | join }}", "more");
+    expect_text_refused("{{ 'x'.rjust(1000000000) }}", "more");
+    expect_text_refused("{{ 'a' | indent(1000000000) }}", "too many");
+    expect_text_refused("{{ 9223372036854775807 + 1 }}", "64 bits");
+    expect_text_refused("{{ 2 ** 1000000000 }}", "64 bits");
+    expect_text_refused("{{ -9223372036854775807 - 1 - 1 }}", "64 bits");
+    expect_text_refused("{{ 99999999999999999999 }}", "64 bits");
+    expect_many_refused("{{ ", "(", 100000, "", depth);
+    expect_many_refused("{{ ", "[", 100000, "", depth);
+    expect_many_refused("{{ ", "{1:", 100000, "", depth);
+    expect_many_refused("{{ ", "-", 100000, "1 }}", depth);
+    expect_many_refused("{{ ", "not ", 100000, "1 }}", depth);
+    expect_many_refused("{{ ", "1+", 100000, "1 }}", "follow each other");
+    expect_many_refused("{{ ", "1 if 0 else ", 50000, "1 }}", depth);
+    expect_many_refused("{{ s", ".a", 100000, " }}", "");
+    expect_many_refused("{{ s", "|e", 100000, " }}", "inside each other");
+    expect_many_refused("{{ s", "()", 100000, " }}", "inside each other");
+    expect_many_refused("", "{% if 1 %}", 50000, "", depth);
+    expect_many_refused("", "{% for a in l %}", 50000, "", depth);
+    expect_many_refused("{% if 0 %}", "{% elif 0 %}", 50000, "{% endif %}{{ raise_exception('end') }}",
+                        "refuses the conversation: end");
+    expect_many_refused("", "{{ '", 100000, "", "");
+    expect_many_refused("", "{#", 100000, "", "comment");
+    expect_many_refused("{% raw %}", "{% endra %}", 90000, "", "endraw");
+    if (!SANITIZED && ax_memory_peak() > 0)
+        assert_true(ax_memory_peak() - before < INT64_C(64) << 20);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    expect_text_refused("a\nb\n{{ 1 +\n }}",
+                        "t:4: expected an expression, but there is the end of the tag (}})");
+    expect_text_refused("\n{% include 'x' %}", "t:2: the tag include is not offered here");
+    expect_text_refused(
+        "{{ s | center }}\n{{ s is filter }}{{ l | batch(2) }}",
+        "uses what axonn does not offer: filter center (line 1), test filter (line 2), filter batch "
+        "(line 2)");
+    expect_text_refused("\n\n{{ nosuch.x }}", "t:3: \"nosuch\" is not defined");
+    expect_text_refused("{{ s.nosuch.x }}", "t:1: a str has no attribute \"nosuch\"");
+    expect_text_refused("{{ s.__class__ }}", "attribute __class__ is not offered");
+    expect_text_refused("{{ raise_exception('Roles must alternate') }}",
+                        "t:1: the template refuses the conversation: Roles must alternate");
+    expect_text_refused("{% if 1 %}", "t:1: expected elif, but there is the end of the template");
+    expect_text_refused("\xff", "byte 1 of the template is not UTF-8");
+    expect_text_refused("{{ 'é'.upper() }}", "letters beyond ASCII");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_harm),
+        cmocka_unit_test(test_messages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -15,8 +15,7 @@ typedef struct calibration {
     const ax_data *data;
     const ax_loki_calibration *how;
     ax_row_shape shape;
-    int64_t rows;
-    ax_engine *engine;
+    int64_t rows, tokens;
     int64_t layers, heads, e;
     double *moments; /* [layers, heads, e + 1, e]: ax_loki_attach */
     float *turn;     /* [layers, heads, e, e] */
@@ -113,8 +112,8 @@ static ax_status solve(const calibration *c)
     double *room;
     AX_TRY(ax_calloc((size_t)(2 * e * e), sizeof *room, &room));
     for (int64_t h = rank; h < all; h += ranks)
-        solve_head(c, c->moments + h * (e + 1) * e, (double)(c->rows * c->shape.seq_len), room,
-                   c->turn + h * e * e, c->value + h * e);
+        solve_head(c, c->moments + h * (e + 1) * e, (double)c->tokens, room, c->turn + h * e * e,
+                   c->value + h * e);
     free(room);
     AX_TRY(ax_all_reduce(c->ctx->world, NULL, c->turn, all * e * e, AX_F32, AX_SUM, &work));
     AX_TRY(ax_wait(&work));
@@ -183,7 +182,7 @@ static bool has_suffix(const char *path)
 static ax_status fill_file(const calibration *c, ax_st *st)
 {
     char sum[AX_LOKI_CHECKSUM], tokens[32];
-    snprintf(tokens, sizeof tokens, "%lld", (long long)(c->rows * c->shape.seq_len));
+    snprintf(tokens, sizeof tokens, "%lld", (long long)c->tokens);
     AX_TRY(ax_loki_checksum(c->model, sum));
     AX_TRY(ax_st_note(st, AX_LOKI_MODEL, sum));
     AX_TRY(ax_st_note(st, AX_LOKI_ROTARY, c->how->before ? "before" : "after"));
@@ -251,16 +250,16 @@ static ax_status check(const calibration *c)
     const ax_loki_calibration *how = c->how;
     ax_buf errors = {0};
     ax_status status = AX_OK;
-    const int64_t least = 16 * c->e, there = c->rows * c->shape.seq_len;
+    const int64_t least = 16 * c->e;
     if (how->tokens < least)
         status = ax_buf_printf(&errors, "%lld tokens are too few for heads of width %lld: give %lld or more",
                                (long long)how->tokens, (long long)c->e, (long long)least);
-    else if (there < least)
+    else if (c->tokens < least)
         status = ax_buf_printf(
             &errors,
             "%s has too few tokens: %lld can be measured in whole rows of %lld on each of these "
             "ranks, and heads of width %lld need %lld",
-            ax_data_path(c->data), (long long)there, (long long)c->shape.seq_len, (long long)c->e,
+            ax_data_path(c->data), (long long)c->tokens, (long long)c->shape.seq_len, (long long)c->e,
             (long long)least);
     if (status == AX_OK && how->before && c->model->config.rope.theta == 0)
         status =
@@ -286,11 +285,12 @@ static void choose_rows(calibration *c)
     const int64_t whole = (tokens - 1) / c->shape.seq_len,
                   wanted = ax_ceil_div(c->how->tokens, c->shape.seq_len);
     c->rows = ax_max(0, ax_min(whole, wanted)) / groups * groups;
+    c->tokens = c->rows * c->shape.seq_len;
 }
 
 static ax_status find_ranks(const calibration *c, ax_loki_ranks *out)
 {
-    *out = (ax_loki_ranks){.layers = c->layers, .tokens = c->rows * c->shape.seq_len, .head_dim = c->e};
+    *out = (ax_loki_ranks){.layers = c->layers, .tokens = c->tokens, .head_dim = c->e};
     AX_TRY(ax_calloc((size_t)c->layers, sizeof *out->rank, &out->rank));
     for (int64_t h = 0; h < c->layers * c->heads; h++) {
         const double *value = c->value + h * c->e;

@@ -414,8 +414,7 @@ INLINE void prefetch_keys(const head_rows *x, const int32_t *list, int64_t j0, i
 }
 
 /* Computes s[j] = q·k_j for the W keys from key j0 of the block on. The block has `keys` keys; past the last
- * one, its score is repeated. `whole`: true if d is a multiple of W, a compile-time constant. Sums the lanes
- * of W vectors of products, one per key, by transposing the vectors and adding them. */
+ * one, its score is repeated. `whole`: true if d is a multiple of W, a compile-time constant. */
 INLINE void query_scores(const query_head *h, const int32_t *list, int64_t j0, int64_t keys, int64_t ld,
                          bool whole)
 {
@@ -431,14 +430,7 @@ INLINE void query_scores(const query_head *h, const int32_t *list, int64_t j0, i
         for (int j = 0; j < W; j++)
             dot[j] = vfma(q, vget(h->t.a->k, at[j] + c, whole ? W : d - c, h->t.type), dot[j]);
     }
-    vtranspose(dot);
-    UNROLL
-    for (int half = W / 2; half > 0; half /= 2) {
-        UNROLL
-        for (int j = 0; j < half; j++)
-            dot[j] = dot[j] + dot[j + half];
-    }
-    vstore(h->t.s + j0, dot[0]);
+    vstore(h->t.s + j0, vsum_each(dot, W));
 }
 
 /* Adds Σ s[j]·v_j, over keys j0 … j1-1 of the block with their softmax weights s[j], to `vectors` vectors of

@@ -77,18 +77,21 @@ static void turn(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 /* ---- select -------------------------------------------------------------------------------------- */
 
+/* HEADS_OF_CHOICE: how many heads of a group are scored together. */
+enum { HEADS_OF_CHOICE = 4 };
+
 /* The scores of a choice, for keys lo … hi-1 of the sequence: those that the query sees. An integer below
  * INT_MIN + 1 is no score. */
 typedef struct key_choice {
     const ax_choose_args *a;
     int64_t b, i, lo, hi;
-    float *score;       /* [room]: element j - base is that of key j */
-    float *one;         /* [room]: scores of one head of a group */
-    int32_t *order;     /* [room]: ax_choose_order of the scores; INT_MIN where there is no key */
+    float *score;                /* [room]: element j - base is that of key j */
+    float *one[HEADS_OF_CHOICE]; /* [room]: scores of heads of a group */
+    int32_t *order;              /* [room]: ax_choose_order of the scores; INT_MIN where there is no key */
     int64_t base, room; /* multiples of 64: the first key, and the number, of the keys in these arrays */
 } key_choice;
 
-/* Computes the scores of keys j … j+W-1, of which those from hi-1 on are repeated. */
+/* Returns the scores of keys j … j+W-1, of which those from hi-1 on are repeated, for the query q. */
 INLINE vf score_keys(const ax_choose_args *a, const float *q, int64_t k_at, int64_t j, int64_t hi, vtype type)
 {
     vf dot[W];
@@ -103,31 +106,38 @@ INLINE vf score_keys(const ax_choose_args *a, const float *q, int64_t k_at, int6
         for (int n = 0; n < W; n++)
             dot[n] = vfma(x, vget(a->k, at[n] + c, a->width - c, type), dot[n]);
     }
-    vtranspose(dot);
-    UNROLL
-    for (int half = W / 2; half > 0; half /= 2) {
-        UNROLL
-        for (int n = 0; n < half; n++)
-            dot[n] = dot[n] + dot[n + half];
-    }
-    return dot[0];
+    return vsum_each(dot, W);
 }
 
-/* Writes the scores of head h to `to`, from element lo - base on. The keys of the next rows are prefetched:
- * the hardware does not follow the heads of a cache, whose rows are k_ld elements apart. */
-INLINE void score_head(const key_choice *s, int64_t h, float *to, vtype type)
+/* Writes the scores of n heads from head h on, which have a key head in common, to `to`, from element lo -
+ * base of each on. For several heads, W keys are widened once for all of them. Rows ahead are prefetched: the
+ * hardware does not follow the heads of a cache, whose rows are k_ld elements apart. */
+INLINE void score_heads(const key_choice *s, int64_t h, int n, float *const *to, vtype type)
 {
     const ax_choose_args *a = s->a;
     const int64_t size = vsize(type), q_at = (s->b * a->q_len + s->i) * a->q_ld + h * a->q_step,
-                  k_at = s->b * a->k_batch_stride + h / (a->heads / a->kv_heads) * a->k_step;
-    float q[AX_CPU_MAX_HEAD_DIM + W];
+                  k_at = s->b * a->k_batch_stride + h / (a->heads / a->kv_heads) * a->k_step,
+                  row = ax_round_up(a->width, W);
+    float q[HEADS_OF_CHOICE * AX_CPU_MAX_HEAD_DIM], wide[W * AX_CPU_MAX_HEAD_DIM];
+    ax_choose_args widened = *a;
     const head_rows rows = {(const char *)a->k + (k_at + s->lo * a->k_ld) * size, a->k_ld * size,
                             a->width * size, s->hi - s->lo};
-    for (int64_t c = 0; c < a->width; c += W)
-        vstore(q + c, vget(a->q, q_at + c, a->width - c, type));
+    for (int r = 0; r < n; r++)
+        for (int64_t c = 0; c < a->width; c += W)
+            vstore(q + r * row + c, vget(a->q, q_at + r * a->q_step + c, a->width - c, type));
+    widened.k = wide, widened.k_ld = row, widened.width = row;
     for (int64_t j = s->lo; j < s->hi; j += W) {
         prefetch_rows(&rows, j - s->lo + 2 * ROWS_AHEAD, j - s->lo + 2 * ROWS_AHEAD + W);
-        vstore(to + (j - s->base), score_keys(a, q, k_at, j, s->hi, type));
+        if (n == 1) {
+            vstore(to[0] + (j - s->base), score_keys(a, q, k_at, j, s->hi, type));
+            continue;
+        }
+        for (int64_t i = 0; i < W; i++)
+            for (int64_t c = 0; c < a->width; c += W)
+                vstore(wide + i * row + c,
+                       vget(a->k, k_at + ax_min(j + i, s->hi - 1) * a->k_ld + c, a->width - c, type));
+        for (int r = 0; r < n; r++)
+            vstore(to[r] + (j - s->base), score_keys(&widened, q + r * row, 0, 0, W, VF32));
     }
 }
 
@@ -135,14 +145,19 @@ INLINE void score_head(const key_choice *s, int64_t h, float *to, vtype type)
  * score. NaN stays NaN. */
 INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype type)
 {
-    for (int64_t h = h0; h < h0 + heads; h++) {
-        float most = -INFINITY;
-        score_head(s, h, s->one, type);
-        for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++)
-            most = s->one[j] > most ? s->one[j] : most;
-        for (int64_t j = s->lo - s->base; j < s->hi - s->base; j++) {
-            const float x = s->one[j] - most;
-            s->score[j] = h > h0 && x <= s->score[j] ? s->score[j] : x;
+    const int64_t first = s->lo - s->base, end = s->hi - s->base;
+    for (int64_t h = h0; h < h0 + heads; h += HEADS_OF_CHOICE) {
+        const int n = (int)ax_min(HEADS_OF_CHOICE, h0 + heads - h);
+        score_heads(s, h, n, s->one, type);
+        for (int r = 0; r < n; r++) {
+            const float *one = s->one[r];
+            float most = -INFINITY;
+            for (int64_t j = first; j < end; j++)
+                most = one[j] > most ? one[j] : most;
+            for (int64_t j = first; j < end; j++) {
+                const float x = one[j] - most;
+                s->score[j] = h + r > h0 && x <= s->score[j] ? s->score[j] : x;
+            }
         }
     }
 }
@@ -239,12 +254,14 @@ INLINE void choose_item(const ax_choose_args *a, int64_t item, char *scratch, vt
     s.base = s.lo / 64 * 64;
     s.room = ax_round_up(s.hi - s.base, 64);
     s.score = (float *)(void *)scratch;
-    s.one = s.score + s.room + W; /* score_head writes whole vectors, which may end after the last key */
-    s.order = (int32_t *)(void *)(s.one + s.room + W);
+    s.order = (int32_t *)(void *)(s.score + s.room + W); /* scores are written in whole vectors, which may end
+                                                            after the last key */
+    for (int64_t n = 0; n < HEADS_OF_CHOICE; n++)
+        s.one[n] = (float *)(void *)(s.order + s.room) + n * (s.room + W);
     if (heads > 1)
         score_group(&s, c * heads, heads, type);
     else
-        score_head(&s, c, s.score, type);
+        score_heads(&s, c, 1, &s.score, type);
     int32_t least;
     int64_t ties;
     find_least(&s, ax_choose_count(a->keys, a->share, s.hi - s.lo), &least, &ties);

@@ -216,7 +216,7 @@ typedef struct ax_cpu {
 
 enum {
     AX_CPU_SCRATCH = 7 << 20,            /* bytes of scratch per thread */
-    AX_CPU_LISTED = AX_CPU_SCRATCH / 16, /* most keys among which attention and choose have a choice */
+    AX_CPU_LISTED = AX_CPU_SCRATCH / 32, /* most keys among which attention and choose have a choice */
     AX_CPU_PARTIALS = 1024,              /* largest number of partial sums (doubles) of a reduction */
     /* embedding_grad with a 16-bit dtable: the most rows of dy that are taken at a time (ax_cpu_linked_rows),
      * and the most rows of dtable. With more the kernel runs on the reference backend. */

@@ -75,8 +75,7 @@ static ax_status measure(const args *a, opened_model *m)
 {
     ax_row_shape unused;
     ax_buf errors = {0};
-    model_data data = {
-        .verb = "loki calibrate", .text = &a->text, .path = (const char *const *)&a->data, .n = 1};
+    model_data data = {.verb = "loki", .text = &a->text, .path = (const char *const *)&a->data, .n = 1};
     AX_TRY(ax_comm_agree(m->world, model_data_checked(model_data_check(&data, m, &errors), &errors)));
     AX_TRY(model_data_follow(m, &a->text, &unused, &data.bare));
     return model_data_use(&data, m, with_data, a);

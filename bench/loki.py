@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""What attention of few keys costs a model: perplexity with full attention, with the exact top K, and with Loki in
+the basis of keys before and after the rotary embedding, by the same command and weights; and rank@90 on one or more
+corpora. Prints Markdown.
+
+    python3 bench/loki.py MODEL --calibrate train.txt [other.txt ...] --data valid.txt [--keys 0.25] [--dims 0.25]
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+
+def axonn(args, *command):
+    done = subprocess.run([args.axonn, *command, "--json", *args.flags], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def perplexity(args, *flags):
+    command = ["eval", args.model, "--data", args.data, *flags]
+    return axonn(args, *command, *(["--seq-len", str(args.seq_len)] if args.seq_len else []))["perplexity"]
+
+
+def calibrate(args, directory, corpus, rotary):
+    out = os.path.join(directory, f"{rotary}.safetensors")
+    found = axonn(args, "loki", "calibrate", args.model, "--data", corpus, "--out", out, "--rotary", rotary,
+                  "--tokens", str(args.tokens))
+    return out, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--calibrate", nargs="+", required=True, help="corpora; the first gives the basis")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--keys", default="0.25")
+    parser.add_argument("--dims", default="0.25")
+    parser.add_argument("--tokens", type=int, default=65536)
+    parser.add_argument("--seq-len", type=int, default=0)
+    parser.add_argument("--rotary", nargs="+", default=["after", "before"])
+    parser.add_argument("--axonn", default="build/axonn")
+    parser.add_argument("--flags", nargs="*", default=[], help="further flags, e.g. --precision=bf16")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        print("| corpus | keys | rank@90, mean | of | by layer |\n|---|---|---|---|---|")
+        bases = {}
+        for corpus in args.calibrate:
+            for rotary in args.rotary:
+                out, found = calibrate(args, directory, corpus, rotary)
+                if corpus == args.calibrate[0]:
+                    bases[rotary] = out + ".kept"
+                    os.rename(out, bases[rotary])
+                layers = " ".join(f"{rank:.1f}" for rank in found["rank90"])
+                print(f"| {corpus} | {rotary} RoPE | {found['mean']:.1f} | {found['head_dim']} | {layers} |", flush=True)
+        print(f"\n| attention, K = {args.keys}, D = {args.dims} | perplexity | of exact top K |\n|---|---|---|")
+        print(f"| full | {perplexity(args):.4f} | |", flush=True)
+        exact = perplexity(args, "--keys", args.keys)
+        print(f"| exact top K | {exact:.4f} | 1 |", flush=True)
+        for per in ("head", "group"):
+            for rotary, basis in bases.items():
+                value = perplexity(args, "--loki", basis, "--keys", args.keys, "--dims", args.dims, "--per", per)
+                print(f"| Loki, keys {rotary} RoPE, per {per} | {value:.4f} | {value / exact:.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

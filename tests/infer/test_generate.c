@@ -165,6 +165,8 @@ static ax_status step_slots(job *j, const ax_generator_options *o, int64_t mine,
             out[at][v] = logits[mine * vocab + v];
     }
     EXPECT(status != AX_OK || ax_ctx_held(j->ctx) == ax_memory_total(ax_generator_memory(g)));
+    EXPECT(ax_generator_memory(g)->bytes[AX_MEMORY_LOGITS] ==
+           (size_t)(o->slots * j->model.config.vocab) * sizeof(float));
     ax_generator_destroy(&g);
     return status;
 }

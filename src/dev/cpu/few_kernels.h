@@ -168,8 +168,8 @@ INLINE void few_columns(const ax_gemm_args *g, int64_t lo, int64_t hi, char *scr
     const int64_t vectors = (g->m + W - 1) / W, block = ax_cpu_gemm_block(gemm, g->k),
                   width = tiles ? FEW_STORED : few_width(vectors);
     few_part p = {.g = g, .a = (const float *)(const void *)scratch};
-    float sums[FEW_STORED][FEW_ROWS] = {
-        {0}}; /* whole vectors of columns are stored: the last have any sums */
+    /* Whole vectors of columns are stored: beyond the last column they hold any sums. */
+    float sums[FEW_STORED][FEW_ROWS] = {{0}};
     gemm->pack_b(g->a, g->lda, true, g->m, g->k, (int)vectors * W, 0, scratch);
     ax_cpu_begin(gemm);
     for (int64_t j = lo; j < hi; j += FEW_STORED) {

@@ -29,8 +29,11 @@ threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collec
 # With sanitizers these run among the campaigns only. Whole training steps on the emulated GPU, and its files of plans: dev.backend,
 # dev.copy, dev.replay, dev.launches, engine.pipe, engine.offload and infer.generate run the plugin's code with sanitizers each
 # time. Jobs of the program: engine.pipe, mpi.collectives_*, mpi.steps and mpi.bench_pipe run pipelines and their messages,
-# mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs.
-seldom='^(engine\.(cuda|links|links_absent|pipe_ahead)|train\.plans|dev\.(cudnn|plans)|mpi\.(pipe|bench_(step|gemm))|scripts\.quickstart)$'
+# mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs. Numbers that sanitizers do not
+# change: bytes that are sent and held, the experts that are chosen, and losses over MPI; engine.equality, engine.parallel,
+# engine.experts, nn.layers and mpi.steps run the same steps.
+seldom='^(engine\.(cuda|links|links_absent|pipe_ahead|bytes|held|choices)|nn\.bytes|train\.plans|dev\.(cudnn|plans)'
+seldom+='|mpi\.(pipe|bench_(step|gemm)|equality_2)|scripts\.quickstart)$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

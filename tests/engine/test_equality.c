@@ -112,7 +112,7 @@ static void narrow_gradients_are_as_near_as_on_one_rank(void **state)
 }
 
 /* Strategies, ZeRO stages, switching overlaps off and caching gathered weights do not change the results.
- * Each of the other models takes a quarter of the rows, GPT-2 all of them, under sanitizers each a fifth; the
+ * Each of the other models takes a sixth of the rows, GPT-2 all of them, under sanitizers each a seventh; the
  * long test has all combinations. */
 static void options_of_distribution_change_nothing(void **state)
 {
@@ -136,7 +136,7 @@ static void options_of_distribution_change_nothing(void **state)
     };
     for (int m = 0; m < EQ_MODELS; m++) {
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, 4), one = eq_do(serial);
-        const int each = one_of(m == EQ_GPT2 ? 1 : 4, 5);
+        const int each = one_of(m == EQ_GPT2 ? 1 : 6, 7);
         for (int i = m % each; i < (int)AX_COUNT(rows); i += each) {
             eq_run split = serial;
             ax_parallel *p = &split.parallel;

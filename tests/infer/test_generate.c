@@ -3,6 +3,7 @@
  * slot have the same bits whatever the others hold. Requests beyond the model's positions are refused. */
 #include "axonn/infer.h"
 #include "support/ranks.h"
+#include "support/sampled.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -82,8 +83,8 @@ static ax_status every_length(job *j)
     for (int64_t i = 0; i < n; i++)
         j->ids[i] = (int32_t)((i * 37 + 11) % j->model.config.vocab);
     AX_TRY(ax_pretrained_logits(j->ctx, &j->model, j->ids, n, keep, j));
-    for (int64_t prompt = 1; prompt <= n; prompt += prompt < 3 || prompt > n - 3 ? 1 : 5)
-        for (int64_t capacity = prompt; capacity <= n; capacity += capacity < n - 1 ? 7 : 1) {
+    for (int64_t prompt = 1; prompt <= n; prompt += prompt < 3 || prompt > n - 3 ? 1 : one_of(7, 17))
+        for (int64_t capacity = prompt; capacity <= n; capacity += capacity < n - 1 ? one_of(11, 23) : 1) {
             ax_generator *generator;
             const ax_generator_options o = {1, capacity % 2 ? prompt : ax_min(1 + prompt % 6, capacity),
                                             capacity};

@@ -1,5 +1,6 @@
 /* Runs of the families of Llama's kind, with experts or without: new models from keys and from a config.json,
  * resumed on other grids, and models of another family. */
+#include "support/sampled.h"
 #include "train/run_test.h"
 
 #include <math.h>
@@ -27,6 +28,8 @@ static void runs_resume(void **state)
     (void)state;
     for (size_t i = 0; i < AX_COUNT(families); i++) {
         char keys[512];
+        if (!my_share(i, 3))
+            continue;
         snprintf(keys, sizeof keys, SHAPE "optim.schedule=constant model.family=%s %s", families[i].family,
                  families[i].keys);
         sh("rm -rf run ref other");

@@ -31,9 +31,11 @@ threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collec
 # time. Jobs of the program: engine.pipe, mpi.collectives_*, mpi.steps and mpi.bench_pipe run pipelines and their messages,
 # mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs. Numbers that sanitizers do not
 # change: bytes that are sent and held, the experts that are chosen, and losses over MPI; engine.equality, engine.parallel,
-# engine.experts, nn.layers and mpi.steps run the same steps.
+# engine.experts, nn.layers and mpi.steps run the same steps. Programs that differ from another test by an environment variable or
+# by the number of ranks alone, where the others (mpi.shared_nodes, _4, _off, mpi.collectives_3, _4, _flat, _nodes) run the code.
 seldom='^(engine\.(cuda|links|links_absent|pipe_ahead|bytes|held|choices)|nn\.bytes|train\.plans|dev\.(cudnn|plans)'
-seldom+='|mpi\.(pipe|bench_(step|gemm)|equality_2)|scripts\.quickstart)$'
+seldom+='|mpi\.(pipe|bench_(step|gemm|pipe_replicas)|equality_2|collectives_2|shared_(2|3|first_off|second_off)|example_.*)'
+seldom+='|scripts\.quickstart)$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -200,7 +202,12 @@ step "build dev" build_dev && {
         run_tests "test dev campaigns" build-dev -L 'sampled|fuzz'
     fi
 }
-step "build tsan" build_tsan && run_tests "test tsan" build-tsan -LE long -R "$threaded"
+step "build tsan" build_tsan && {
+    run_tests "test tsan" build-tsan -LE long -R "$threaded" -E "$seldom"
+    if $long; then
+        run_tests "test tsan seldom" build-tsan -R '^(mpi\.collectives_2|nn\.bytes)$'
+    fi
+}
 if $long; then
     export NODES=75000 # the analyzer looks for longer paths
 fi

@@ -481,7 +481,7 @@ static void a_deep_model_is_planned_quickly(void **state)
     (void)state;
     training t = {0};
     measured m = {0};
-    int layers = AX_LAYERS_MAX / one_of(4, 4);
+    int layers = AX_LAYERS_MAX / one_of(8, 8);
     clock_t begin = clock();
     if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0, false, 0}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());

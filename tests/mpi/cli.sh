@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The program on several ranks, started with --ranks and by the launcher: results equal those of one rank, mistakes are
 # reported once with the documented exit code, standard input reaches the verbs that read it.
-# Usage: cli.sh AXONN LAUNCHER [FLAG…]
+# Usage: cli.sh AXONN LAUNCHER [FLAG…]     with AXONN_TEST_ALL all of some like jobs
 source "$(dirname "$0")/jobs.sh"
+all=${AXONN_TEST_ALL:-}
 
 # One rank, two ranks and four ranks have the same losses.
 expect 0 '' "$axonn" train a.yaml run.dir=one
@@ -47,7 +48,7 @@ same_output() { # VERB AND ARGUMENTS… ++ RANKS AND GRID…
     die "${words[*]} $*: the output differs from that of one rank"
   :
 }
-for grid in '--grid x=2' '--grid y=2'; do
+for grid in '--grid x=2' ${all:+'--grid y=2'}; do
   same_output eval two --data text --json ++ --ranks 2 $grid
   same_output generate two --prompt 'the 1' --max-tokens 9 --temperature 0 ++ --ranks 2 $grid
   same_output logits two --tokens 3,4,5 --last ++ --ranks 2 $grid
@@ -108,12 +109,13 @@ sed 's/^model:.*/model: {from: going}/' a.yaml >from.yaml
 "$axonn" train a.yaml run.dir=going run.keep_latest=1 run.checkpoint_interval=1 train.steps=1000000 2>/dev/null &
 going=$!
 for ((i = 0; i < 200; i++)); do [[ ! -s going/latest ]] || break; sleep 0.05; done
-for ((i = 0; i < 2; i++)); do
+starts=${all:+2}
+for ((i = 0; i < ${starts:=1}; i++)); do
   timeout 60 "$axonn" train from.yaml run.dir="from$i" train.steps=1 --ranks 2 grid.data=2 2>log || break
 done
 kill $going
 wait $going
-((i == 2)) || die "a start from a run in training: $(tail -n 3 log)"
+((i == starts)) || die "a start from a run in training: $(tail -n 3 log)"
 none_left
 
 # Mistakes: one message, the documented exit code, no files.
@@ -155,7 +157,7 @@ fi
 
 # With a damaged or missing file in the checkpoint the run fails and overwrites nothing.
 cp -r one/ckpt/step-5 kept
-for damage in 'rm %' 'truncate -s 100 %' 'printf x | dd of=% bs=1 seek=3000 conv=notrunc status=none'; do
+for damage in 'rm %' ${all:+'truncate -s 100 %' 'printf x | dd of=% bs=1 seek=3000 conv=notrunc status=none'}; do
   rm -rf one/ckpt/* && cp -r kept one/ckpt/step-5
   sh -c "${damage//%/one\/ckpt\/step-5\/training\/optim.safetensors}"
   cp one/metrics.jsonl before

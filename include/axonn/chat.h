@@ -80,6 +80,8 @@ typedef struct ax_chat_turn {
         *calls;     /* NULL, or calls of tools that follow the answer's text: a list of objects with
                        "name" and "arguments" (an object or a string), perhaps in "function" */
     bool unlearned; /* the turn is no target, although it is the assistant's */
+    const struct json_t *message; /* NULL, or the message from which the turn was read, an object with "role":
+                                     what a model's own template gets */
 } ax_chat_turn;
 
 /* The turns of a conversation. Zero-initialise it. It does not own texts, calls and tools: those that

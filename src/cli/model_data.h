@@ -28,10 +28,10 @@ typedef struct model_text {
         IGNORE_OPTION(args, field.ignore),                                                                   \
     {                                                                                                        \
         "template", AX_OPT_STRING, offsetof(args, field.template),                                           \
-            .choices = ax_chat_names,                                                                        \
-            .help = "template by which conversations become text; default: that of the model's "             \
-                    "chat_template if its text is known; without one, chosen by the tokenizer's special "    \
-                    "tokens"                                                                                 \
+            .meta = "NAME",                                                                                  \
+            .help = "template by which conversations become text: chatml, llama3, qwen3 or another of "      \
+                    "docs/howto.md, or one that the tokenizer brings by name (default, tool_use); default: " \
+                    "the model's own chat_template; without one, that which its special tokens choose"       \
     }
 
 /* The sources that a verb reads. */

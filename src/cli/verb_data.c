@@ -96,12 +96,12 @@ static const ax_option build_options[] = {
      .help = "put around each text what the tokenizer's post_processor puts there (as a rule a token that "
              "begins the text), as transformers does; conversations have the tokens of their template"},
     IGNORE_OPTION(build_args, ignore),
-    {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
+    {"template", AX_OPT_STRING, offsetof(build_args, template), .meta = "NAME",
      .help =
          "template by which conversations (JSON objects with messages or conversations, or with question "
-         "and answer under several names) become text; default: that of the tokenizer's "
-         "chat_template if its text is known (conversations are else refused); without one, chosen by the "
-         "tokenizer's special tokens"},
+         "and answer under several names) become text: chatml, llama3, qwen3 or another of docs/howto.md, "
+         "or one that the tokenizer brings by name (default, tool_use); default: the tokenizer's own "
+         "chat_template; without one, that which its special tokens choose"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print the result as one JSON object"},

@@ -52,9 +52,11 @@ static const ax_option options[] = {
      .help = "with --prompts: how many texts are continued at a time, on the ranks of each coordinate along "
              "data; 0: 16"},
     IGNORE_OPTION(args, ignore),
-    {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
-     .help = "with --chat and --messages: template of the conversation; default: that of the model's "
-             "chat_template if its text is known; without one, chosen by the tokenizer's special tokens"},
+    {"template", AX_OPT_STRING, offsetof(args, template), .meta = "NAME",
+     .help =
+         "with --chat, --messages and --prompts: template of conversations: chatml, llama3, qwen3 or another "
+         "of docs/howto.md, or one that the model brings by name (default, tool_use); default: the model's "
+         "own chat_template; without one, that which its special tokens choose"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
      .help = "maximum number of tokens to generate; with --chat: in each answer"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "model", "[0, inf)", "model", .meta = "T",

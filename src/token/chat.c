@@ -1,9 +1,11 @@
-/* Renders conversations by a template, and encodes them. chat_templates.c has the templates, chat_json.c
- * reads conversations from JSON, chat_tools.c writes tools, chat_jinja.c prints and recognizes Jinja
- * templates. */
+/* Renders conversations by a template, and encodes them. chat_templates.c has the templates of the table,
+ * chat_own.c runs a model's own, chat_json.c reads conversations from JSON, chat_tools.c writes tools,
+ * chat_jinja.c prints and recognizes Jinja templates. */
 #include "chat_templates.h"
 #include "token/tok.h"
 
+#include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,9 +39,24 @@ static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
     return AX_OK;
 }
 
+/* Guards the added tokens that the model's own template writes. */
+static ax_status guard_own(ax_chat *chat)
+{
+    for (size_t i = 0; i < chat->tok->n_added; i++) {
+        const int32_t id = chat->tok->added[i].id;
+        const tok_piece *piece = &chat->tok->pieces[id];
+        if (piece->name_size &&
+            chat_jinja_writes(chat->own, chat->tok->bytes.data + piece->name, piece->name_size))
+            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
+    }
+    return AX_OK;
+}
+
 static ax_status guard_tokens(ax_chat *chat)
 {
     const chat_template *t = chat->template;
+    if (chat->own)
+        return guard_own(chat);
     if (!t)
         return AX_OK;
     AX_TRY(guard(chat, t->needs, AX_COUNT(t->needs)));
@@ -62,14 +79,86 @@ static ax_status list_missing(const ax_tokenizer *tok, const chat_template *t, a
     return AX_OK;
 }
 
+/* ---- the tokenizer's own template ---------------------------------------------------------------- */
+
+/* Returns the tokenizer's template of this name, or NULL. */
+static const char *find_text(const ax_tokenizer *tok, const char *name)
+{
+    const char *named = json_string_value(json_object_get(tok->templates, name));
+    return named || strcmp(name, "default") ? named : ax_tokenizer_chat_template(tok);
+}
+
+/* The name in token files of a template that a tokenizer brings. */
+static void name_own(const char *text, const char *tools, char name[AX_CHAT_NAME_BYTES])
+{
+    snprintf(name, AX_CHAT_NAME_BYTES, "own-%016llx", (unsigned long long)chat_jinja_hash(text, tools));
+}
+
+static ax_status take_own(ax_chat *chat, const char *text, const char *tools)
+{
+    AX_TRY(chat_jinja_create(chat->tok, text, tools, &chat->own));
+    name_own(text, tools, chat->name);
+    return ax_strdup(text, &chat->jinja);
+}
+
+/* Takes the tokenizer's template of this name, or the one whose texts token files name so. Leaves chat->own
+ * NULL if there is none. */
+static ax_status take_named_own(ax_chat *chat, const char *name)
+{
+    const char *tools = find_text(chat->tok, "tool_use"), *text = find_text(chat->tok, name), *found;
+    char given[AX_CHAT_NAME_BYTES];
+    json_t *value;
+    if (text)
+        return take_own(chat, text, NULL);
+    if ((text = ax_tokenizer_chat_template(chat->tok))) {
+        name_own(text, tools, given);
+        if (!strcmp(given, name))
+            return take_own(chat, text, tools);
+        name_own(text, NULL, given);
+        if (!strcmp(given, name))
+            return take_own(chat, text, NULL);
+    }
+    json_object_foreach(chat->tok->templates, found, value)
+    {
+        name_own(json_string_value(value), NULL, given);
+        if (!strcmp(given, name))
+            return take_own(chat, json_string_value(value), NULL);
+    }
+    return AX_OK;
+}
+
+static ax_status refuse_name(const ax_chat *chat, const char *name)
+{
+    ax_buf list = {0};
+    const char *own;
+    json_t *value;
+    ax_status status = AX_OK;
+    json_object_foreach(chat->tok->templates, own, value)
+    {
+        if (status == AX_OK)
+            status = ax_buf_printf(&list, "%s%s", list.size ? ", " : "; the tokenizer brings ", own);
+    }
+    if (status == AX_OK)
+        status =
+            ax_fail(AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s%s%s", name, ax_chat_names,
+                    list.size ? list.data : "",
+                    strncmp(name, "own-", 4) ? ""
+                                             : "; a name that begins with \"own-\" is that of another "
+                                               "tokenizer's chat_template, by which the data was written");
+    ax_buf_fini(&list);
+    return status;
+}
+
 static ax_status take_named(ax_chat *chat, const char *name)
 {
     ax_buf list = {0};
     int missing;
     for (size_t i = 0; i < CHAT_TEMPLATES && !chat->template; i++)
         chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
-    AX_CHECK(chat->template, AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s", name,
-             ax_chat_names);
+    if (!chat->template) {
+        AX_TRY(take_named_own(chat, name));
+        return chat->own ? AX_OK : refuse_name(chat, name);
+    }
     chat->tools = chat->template->tools;
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
     if (status == AX_OK && missing)
@@ -104,44 +193,41 @@ static ax_status is_printed(ax_chat *chat, const chat_template *t, bool *same)
     return status;
 }
 
-/* Returns the name of a token that the tokenizer's own text writes, and that is not the template's, or NULL.
- */
-static const char *find_odd(const ax_tokenizer *tok, const chat_template *t)
+/* Returns true if the tokenizer's own text, which writes what the template writes, names the same tokens. */
+static bool has_same_tokens(const ax_tokenizer *tok, const chat_template *t)
 {
     const char *own = ax_tokenizer_chat_template(tok);
-    if (strstr(own, "bos_token") && t->begin && tok->bos != find_token(tok, t->begin))
-        return "bos_token";
-    return strstr(own, "eos_token") && ax_tokenizer_eos(tok) != find_token(tok, t->end) ? "eos_token" : NULL;
+    return !(strstr(own, "bos_token") && t->begin && tok->bos != find_token(tok, t->begin)) &&
+           !(strstr(own, "eos_token") && ax_tokenizer_eos(tok) != find_token(tok, t->end));
 }
 
-/* Chooses the template that writes what the tokenizer's own Jinja template writes: the text of this template
- * is one that axonn prints, or one that is known. Otherwise there is none, because only running the Jinja
- * template would show what it writes; chat->similar is then the template whose marks it has, if there is
- * one. */
+/* Runs the tokenizer's own Jinja text, unless it is known to write what a template of the table writes: it is
+ * one that axonn prints, or a released one. */
 static ax_status choose_own(ax_chat *chat)
 {
-    const char *own = ax_tokenizer_chat_template(chat->tok);
+    const char *own = ax_tokenizer_chat_template(chat->tok), *tools = find_text(chat->tok, "tool_use");
     const chat_own *known = chat_known(own);
     const chat_template *found = NULL;
-    for (int i = 0; i < CHAT_TEMPLATES && !found; i++) {
+    for (int i = 0; i < CHAT_TEMPLATES && !found && !tools; i++) {
         const chat_template *t = &chat_templates[i];
         bool fits, same = false;
         AX_TRY(check_tokens(chat->tok, t, &fits));
         if (fits)
             AX_TRY(is_printed(chat, t, &same));
-        if (!fits && known && !strcmp(known->name, t->name))
-            chat->lacking = t;
-        if (!same && fits && known && !strcmp(known->name, t->name))
-            chat->odd = find_odd(chat->tok, t);
-        if (same || (fits && known && !strcmp(known->name, t->name) && !chat->odd))
+        if (same || (fits && known && !known->differs && !strcmp(known->name, t->name) &&
+                     has_same_tokens(chat->tok, t)))
             found = t;
-        if (fits && !chat->similar && chat_has_marks(own, t))
-            chat->similar = t;
     }
     chat->template = found;
-    chat->origin = known ? known->origin : "that of the tokenizer's chat_template";
-    chat->tools = found && (!known || known->tools) && !chat->tok->tool_template ? found->tools : NULL;
-    return AX_OK;
+    chat->tools = found && (!known || known->tools) ? found->tools : NULL;
+    if (found)
+        return ax_buf_printf(&chat->origin, "%s",
+                             known ? known->origin : "that of the tokenizer's chat_template");
+    const ax_status status = take_own(chat, own, tools);
+    if (status == AX_ERR_DATA) /* concerns conversations only */
+        return ax_buf_printf(&chat->broken, "%s", ax_error_message());
+    AX_TRY(status);
+    return chat_jinja_describe(chat->own, &chat->origin);
 }
 
 /* Chooses the first template whose tokens the tokenizer has. */
@@ -155,9 +241,8 @@ static ax_status choose_by_tokens(ax_chat *chat)
         if (fits)
             chat->template = &chat_templates[i];
     }
-    chat->origin = "chosen by the tokenizer's special tokens";
     chat->tools = chat->template ? chat->template->tools : NULL;
-    return AX_OK;
+    return ax_buf_printf(&chat->origin, "chosen by the tokenizer's special tokens");
 }
 
 static ax_status choose(ax_chat *chat)
@@ -165,44 +250,16 @@ static ax_status choose(ax_chat *chat)
     return ax_tokenizer_chat_template(chat->tok) ? choose_own(chat) : choose_by_tokens(chat);
 }
 
-/* Fails because the tokenizer lacks tokens of the template that its own chat_template is. */
-static ax_status refuse_lacking(const ax_chat *chat)
-{
-    ax_buf list = {0};
-    int missing;
-    ax_status status = list_missing(chat->tok, chat->lacking, &list, &missing);
-    if (status == AX_OK)
-        status =
-            ax_fail(AX_ERR_USAGE,
-                    "the tokenizer's own chat_template is that of template %s, but the tokenizer lacks %s: "
-                    "add what is missing to its special tokens, or name another template with --template "
-                    "or data.template",
-                    chat->lacking->name, list.data);
-    ax_buf_fini(&list);
-    return status;
-}
-
 /* Fails if there is no template. */
 static ax_status need_template(const ax_chat *chat)
 {
-    const chat_template *t = chat->similar;
-    if (!chat->template && chat->lacking)
-        return refuse_lacking(chat);
     AX_CHECK(
-        !chat->odd, AX_ERR_USAGE,
-        "the tokenizer's own chat_template writes its %s, which is another one than in the models that have "
-        "this text (or missing): correct it in tokenizer_config.json, or name the template to write "
-        "conversations by with --template or data.template",
-        chat->odd);
+        !chat->broken.size, AX_ERR_USAGE,
+        "the tokenizer's own chat_template cannot be used: %s; name the template to write conversations by "
+        "with --template or data.template (%s)",
+        chat->broken.data, ax_chat_names);
     AX_CHECK(
-        chat->template || !ax_tokenizer_chat_template(chat->tok), AX_ERR_USAGE,
-        "the tokenizer's own chat_template is none of those that axonn knows, so it may write conversations "
-        "in another way than axonn would: name the template to write them by with --template or "
-        "data.template (%s%s%s)",
-        t ? "the format looks like that of " : "there are ", t ? t->name : ax_chat_names,
-        t ? ", but what else its text writes, such as another system turn or a date, would be missing" : "");
-    AX_CHECK(
-        chat->template, AX_ERR_USAGE,
+        chat->template || chat->own, AX_ERR_USAGE,
         "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
         "special tokens (for alpaca, an end-of-text token among its added tokens); use another tokenizer");
     return AX_OK;
@@ -240,18 +297,31 @@ void ax_chat_destroy(ax_chat **chat)
 {
     if (*chat) {
         ax_buf_fini(&(*chat)->begin);
+        ax_buf_fini(&(*chat)->origin);
+        ax_buf_fini(&(*chat)->broken);
+        chat_jinja_destroy(&(*chat)->own);
+        free((*chat)->jinja);
         ax_ids_fini(&(*chat)->guarded);
     }
     free(*chat);
     *chat = NULL;
 }
 
-const char *ax_chat_name(const ax_chat *chat) { return chat->template ? chat->template->name : "none"; }
-const char *ax_chat_origin(const ax_chat *chat) { return chat->template ? chat->origin : NULL; }
+const char *ax_chat_name(const ax_chat *chat)
+{
+    return chat->template ? chat->template->name : chat->own ? chat->name : "none";
+}
+
+const char *ax_chat_origin(const ax_chat *chat)
+{
+    return (chat->template || chat->own) && chat->origin.size ? chat->origin.data : NULL;
+}
 
 int32_t ax_chat_end(const ax_chat *chat)
 {
-    return chat->template ? find_token(chat->tok, chat->template->end) : -1;
+    return chat->template ? find_token(chat->tok, chat->template->end)
+           : chat->own    ? chat_jinja_end(chat->own)
+                          : -1;
 }
 
 /* ---- conversations ------------------------------------------------------------------------------- */
@@ -563,6 +633,17 @@ static ax_status render_plain(const ax_chat *chat, const ax_chat_turns *turns, a
     return end && !ended ? chat_put(out, end, n, CHAT_TARGET) : AX_OK;
 }
 
+/* Fails if no answer can follow the last turn. */
+static ax_status check_last(const ax_chat_turns *turns)
+{
+    const ax_chat_role last = turns->n ? turns->turn[turns->n - 1].role : AX_CHAT_SYSTEM;
+    AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT || last == AX_CHAT_TOOL, AX_ERR_DATA,
+             "the last turn must be the user's (or the result of a tool), so that the assistant can answer "
+             "it; %s%s",
+             turns->n ? "its role is " : "there are no turns", turns->n ? role_name(last) : "");
+    return AX_OK;
+}
+
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
 {
     out->text.size = out->parts.size = 0;
@@ -571,6 +652,10 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     if (out->plain)
         return render_plain(chat, turns, out);
     AX_TRY(need_template(chat));
+    if (chat->own && prompt)
+        AX_TRY(check_last(turns));
+    if (chat->own)
+        return chat_jinja_render(chat, turns, prompt, out);
     AX_TRY(chat_check_tools(chat, turns));
     AX_CHECK(
         !has_system(turns) || chat->template->frame[AX_CHAT_SYSTEM].before, AX_ERR_DATA,
@@ -582,17 +667,13 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
         AX_TRY(put_turn(chat, turns, i, out));
     if (!prompt)
         return AX_OK;
-    const ax_chat_role last = turns->n ? turns->turn[turns->n - 1].role : AX_CHAT_SYSTEM;
-    AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT || last == AX_CHAT_TOOL, AX_ERR_DATA,
-             "the last turn must be the user's (or the result of a tool), so that the assistant can answer "
-             "it; %s%s",
-             turns->n ? "its role is " : "there are no turns", turns->n ? role_name(last) : "");
+    AX_TRY(check_last(turns));
     return chat_put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
 }
 
 size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size)
 {
-    const char *opening = chat->template->opening;
+    const char *opening = chat->template ? chat->template->opening : NULL;
     size_t n = opening ? strlen(opening) : 0;
     return size >= n && !memcmp(text, opening ? opening : "", n) ? n : 0;
 }
@@ -600,6 +681,10 @@ size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size)
 void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size)
 {
     const chat_template *t = chat->template;
+    if (chat->own) {
+        chat_jinja_answer(chat->own, *text, size);
+        return;
+    }
     const char *closing = t->frame[AX_CHAT_ASSISTANT].after, *end = strstr(closing, t->end);
     size_t before = ax_chat_opening(chat, *text, *size), after = end ? (size_t)(end - closing) : 0;
     *text += before;

@@ -1,6 +1,5 @@
 /* Prints a chat template of chat_templates.c as Jinja, the language of Hugging Face's chat_template.jinja.
- * Also recognizes which of these templates a tokenizer's own Jinja text corresponds to, by strings in that
- * text. Jinja is never run here. */
+ * Also recognizes released texts by which the templates of the table write the same. */
 #include "chat_templates.h"
 
 #include <string.h>
@@ -12,33 +11,35 @@
 #define OWN "that of the tokenizer's chat_template"
 #define LAST_ONLY ", but with the turn of the system also where an answer is last"
 const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
-    {0x9799ad6e2dea0594, "llama3", OWN " (Llama 3 Instruct)", false},
-    {0x94713d122b6c7113, "llama3", OWN " (Llama 3 Instruct, as TRL trains it)", false},
-    {0xb242b4e4424831aa, "llama3", OWN " (Llama 3 Instruct, of unsloth)", false},
-    {0x6ca7779b7730196a, "llama3.1", OWN " (Llama 3.1 Instruct)", true},
+    {0x9799ad6e2dea0594, "llama3", OWN " (Llama 3 Instruct)", false, false},
+    {0x94713d122b6c7113, "llama3", OWN " (Llama 3 Instruct, as TRL trains it)", false, false},
+    {0xb242b4e4424831aa, "llama3", OWN " (Llama 3 Instruct, of unsloth)", false, false},
+    {0x6ca7779b7730196a, "llama3.1", OWN " (Llama 3.1 Instruct)", true, false},
     {0xc9e0155c80737cf2, "qwen3",
-     OWN " (Qwen3), but with the reasoning of every answer, not of the last alone", true},
-    {0x81aa0a9f3b5fe3a7, "qwen3", OWN " (Qwen3, as TRL trains it)", true},
-    {0xdf1cf8695803e31b, "qwen3", OWN, false},
-    {0x2469c9508f79506e, "qwen2.5", OWN " (Qwen 2.5 Instruct)", true},
-    {0xe44712543961e79d, "qwen2.5", OWN " (Qwen 2.5 Instruct, as TRL trains it)", true},
-    {0x8fb5d937b1e8f5d0, "chatml", OWN " (Qwen3 2507 Instruct)", true},
-    {0x95236ee761b6c691, "chatml", OWN " (Qwen3 2507 Instruct, as TRL trains it)", true},
-    {0x588e6e4c9418a799, "chatml", OWN " (ChatML, of unsloth)", false},
-    {0xda206a9e46a4ac01, "chatml", OWN " (Yi)", false},
-    {0x4c6e807ee5fe9f4a, "chatml", OWN " (ChatML)", false},
-    {0xa04f41d813a07b13, "chatml", OWN " (ChatML, with line ends in its strings)", false},
-    {0x1c6f67d8dde0613a, "chatml", OWN, false},
-    {0xa5d004210ebce758, "mistral-v0", OWN " (Mixtral 8x7B and Mistral 7B Instruct v0.2, at first)", false},
-    {0xf89cfc57f651ff3d, "mistral-v1", OWN " (Mistral Instruct, tokenizer v1)", false},
-    {0x797fff16f26a5c01, "mistral-v3", OWN " (Mistral Instruct, tokenizer v3)" LAST_ONLY, false},
+     OWN " (Qwen3), but with the reasoning of every answer, not of the last alone", true, true},
+    {0x81aa0a9f3b5fe3a7, "qwen3", OWN " (Qwen3, as TRL trains it)", true, false},
+    {0xdf1cf8695803e31b, "qwen3", OWN, false, false},
+    {0x2469c9508f79506e, "qwen2.5", OWN " (Qwen 2.5 Instruct)", true, false},
+    {0xe44712543961e79d, "qwen2.5", OWN " (Qwen 2.5 Instruct, as TRL trains it)", true, false},
+    {0x8fb5d937b1e8f5d0, "chatml", OWN " (Qwen3 2507 Instruct)", true, false},
+    {0x95236ee761b6c691, "chatml", OWN " (Qwen3 2507 Instruct, as TRL trains it)", true, false},
+    {0x588e6e4c9418a799, "chatml", OWN " (ChatML, of unsloth)", false, false},
+    {0xda206a9e46a4ac01, "chatml", OWN " (Yi)", false, false},
+    {0x4c6e807ee5fe9f4a, "chatml", OWN " (ChatML)", false, false},
+    {0xa04f41d813a07b13, "chatml", OWN " (ChatML, with line ends in its strings)", false, false},
+    {0x1c6f67d8dde0613a, "chatml", OWN, false, false},
+    {0xa5d004210ebce758, "mistral-v0", OWN " (Mixtral 8x7B and Mistral 7B Instruct v0.2, at first)", false,
+     false},
+    {0xf89cfc57f651ff3d, "mistral-v1", OWN " (Mistral Instruct, tokenizer v1)", false, false},
+    {0x797fff16f26a5c01, "mistral-v3", OWN " (Mistral Instruct, tokenizer v3)" LAST_ONLY, false, true},
     {0xc6614466504d495b, "mistral-v3",
-     OWN " (Mistral 7B Instruct v0.3)" LAST_ONLY ", and with white space around answers", false},
-    {0xcae647ce0048756b, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct)" LAST_ONLY, false},
-    {0x6a6adf55847af499, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct, at first)" LAST_ONLY, false},
-    {0x11381d1c62000f60, "mistral-v7", OWN " (Mistral Instruct, tokenizer v7)", false},
-    {0x02cdc546cb24cabe, "mistral-v7-tekken", OWN " (Mistral Instruct, tokenizer v7, Tekken)", false},
-    {0x731a6aa17a2b78ea, "deepseek-coder", OWN " (DeepSeek-Coder Instruct)", false},
+     OWN " (Mistral 7B Instruct v0.3)" LAST_ONLY ", and with white space around answers", false, true},
+    {0xcae647ce0048756b, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct)" LAST_ONLY, false, true},
+    {0x6a6adf55847af499, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct, at first)" LAST_ONLY, false,
+     true},
+    {0x11381d1c62000f60, "mistral-v7", OWN " (Mistral Instruct, tokenizer v7)", false, false},
+    {0x02cdc546cb24cabe, "mistral-v7-tekken", OWN " (Mistral Instruct, tokenizer v7, Tekken)", false, false},
+    {0x731a6aa17a2b78ea, "deepseek-coder", OWN " (DeepSeek-Coder Instruct)", false, false},
 };
 #undef OWN
 #undef LAST_ONLY
@@ -56,14 +57,6 @@ const chat_own *chat_known(const char *jinja)
         if (chat_own_texts[i].hash == hash)
             return &chat_own_texts[i];
     return NULL;
-}
-
-bool chat_has_marks(const char *jinja, const chat_template *t)
-{
-    for (size_t i = 0; i < AX_COUNT(t->marks) && t->marks[i]; i++)
-        if (!strstr(jinja, t->marks[i]))
-            return false;
-    return !t->other || !strstr(jinja, t->other);
 }
 
 /* ---- printing ------------------------------------------------------------------------------------ */
@@ -362,6 +355,8 @@ static ax_status put_turns(const ax_chat *chat, ax_buf *out)
 
 ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out)
 {
+    if (chat->own)
+        return ax_buf_add(out, chat->jinja, strlen(chat->jinja));
     AX_CHECK(chat->template, AX_ERR_USAGE,
              "no chat template fits the tokenizer, so none can be written as Jinja (chat_template)");
     AX_TRY(put_begin(chat, out));

@@ -139,7 +139,7 @@ static ax_status refuse_unread(const reader *r, const json_t *object, bool in_tu
 typedef struct said {
     const char *text, *reasoning; /* reasoning: NULL: none */
     size_t size, reasoning_size;
-    const json_t *calls;
+    const json_t *calls, *message;
 } said;
 
 /* Lets a value live as long as the turns. */
@@ -293,6 +293,7 @@ static ax_status find_role(const json_t *value, const char *member, ax_chat_role
 static ax_status add_said(const reader *r, ax_chat_role role, const said *s, bool unlearned)
 {
     return ax_chat_add(r->turns, &(ax_chat_turn){.role = role,
+                                                 .message = s->message,
                                                  .text = s->text,
                                                  .size = s->size,
                                                  .calls = s->calls,
@@ -365,6 +366,19 @@ static ax_status read_calls(const reader *r, const json_t *turn, ax_chat_role ro
     return AX_OK;
 }
 
+/* Sets *out to the message as a model's own template gets it: without members that are ignored. */
+static ax_status read_message(const reader *r, const json_t *turn, const json_t **out)
+{
+    *out = turn;
+    if (!r->ignore || !r->ignore->count)
+        return AX_OK;
+    json_t *copy = json_copy((json_t *)turn);
+    for (size_t i = 0; copy && i < r->ignore->count; i++)
+        json_object_del(copy, r->ignore->items[i]);
+    *out = copy;
+    return keep(r, copy);
+}
+
 static ax_status read_turn(const reader *r, const json_t *turn)
 {
     const bool shared = json_object_get(turn, "from");
@@ -384,6 +398,8 @@ static ax_status read_turn(const reader *r, const json_t *turn)
     AX_TRY(read_flags(r, turn, role, &unlearned));
     if (role == AX_CHAT_ASSISTANT)
         AX_TRY(read_reasoning(r, turn, &s));
+    if (!shared)
+        AX_TRY(read_message(r, turn, &s.message));
     return add_said(r, role, &s, unlearned);
 }
 

@@ -59,15 +59,15 @@ static const chat_tools llama31_tools = {
 /* Mistral's own, by the version of mistral-common's tokenizer: before version 7 the system's text stands in a
  * turn of the user. `space` stands behind each token, except in the versions for the tokenizer Tekken. */
 #define MISTRAL_OLD(space)                                                                                   \
-    .needs = {"<s>", "</s>", "[INST]", "[/INST]"}, .marks = {"[INST]", "[/INST]", "[TOOL_CALLS]"},           \
-    .end = "</s>", .begin = "<s>", .asked = true, .system_at = CHAT_LAST_USER,                               \
+    .needs = {"<s>", "</s>", "[INST]", "[/INST]"}, .end = "</s>", .begin = "<s>", .asked = true,             \
+    .system_at = CHAT_LAST_USER,                                                                             \
     .frame = {[AX_CHAT_SYSTEM] = {"", "\n\n"},                                                               \
               [AX_CHAT_USER] = {"[INST]" space, "[/INST]"},                                                  \
               [AX_CHAT_ASSISTANT] = {"", "</s>"}},                                                           \
     .opening = space
 #define MISTRAL_7(space)                                                                                     \
-    .needs = {"<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},                    \
-    .marks = {"[SYSTEM_PROMPT]", "[/INST]"}, .end = "</s>", .begin = "<s>", .asked = true,                   \
+    .needs = {"<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}, .end = "</s>",     \
+    .begin = "<s>", .asked = true,                                                                           \
     .frame = {[AX_CHAT_SYSTEM] = {"[SYSTEM_PROMPT]" space, "[/SYSTEM_PROMPT]"},                              \
               [AX_CHAT_USER] = {"[INST]" space, "[/INST]"},                                                  \
               [AX_CHAT_ASSISTANT] = {"", "</s>"}},                                                           \
@@ -78,7 +78,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .name = "llama3.1",
         .asked = true,
         .needs = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-        .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023"},
         .end = "<|eot_id|>",
         .begin = "<|begin_of_text|>",
         .default_system = "",
@@ -93,7 +92,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .name = "qwen2.5",
         .asked = true,
         .needs = {"<|im_start|>", "<|im_end|>"},
-        .marks = {"<|im_start|>", "You are Qwen, created by Alibaba Cloud."},
         .end = "<|im_end|>",
         .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
@@ -104,7 +102,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "llama3",
         .needs = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-        .marks = {"<|start_header_id|>", "<|eot_id|>"},
         .end = "<|eot_id|>",
         .begin = "<|begin_of_text|>",
         .frame = {[AX_CHAT_SYSTEM] = LLAMA3("system"),
@@ -115,7 +112,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "qwen3",
         .needs = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
-        .marks = {"<|im_start|>", "</think>"},
         .end = "<|im_end|>",
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
                   [AX_CHAT_USER] = CHATML("user"),
@@ -126,7 +122,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "chatml",
         .needs = {"<|im_start|>", "<|im_end|>"},
-        .marks = {"<|im_start|>", "<|im_end|>"},
         .end = "<|im_end|>",
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
                   [AX_CHAT_USER] = CHATML("user"),
@@ -136,7 +131,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "deepseek-coder",
         .needs = {DEEPSEEK_BEGIN, "<|EOT|>"},
-        .marks = {"### Instruction:", "<|EOT|>"},
         .end = "<|EOT|>",
         .begin = DEEPSEEK_BEGIN,
         .no_system = "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by "
@@ -156,8 +150,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .asked = true,
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
-        .marks = {" [INST] ", " [/INST]", "\\n\\n"},
-        .other = "<<SYS>>",
         .end = "</s>",
         .begin = "<s>",
         .system_at = CHAT_FIRST_USER,
@@ -171,7 +163,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .asked = true,
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
-        .marks = {"'[INST] '", "' [/INST]'", "Only user and assistant roles are supported!"},
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_USER] = {"[INST] ", " [/INST]"}, [AX_CHAT_ASSISTANT] = {"", "</s>"}},
@@ -180,8 +171,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .name = "mistral",
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
-        .marks = {"[INST]", "[/INST]"},
-        .other = "<<SYS>>", /* a Jinja template that has this string is Llama 2's, which has the same marks */
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},
@@ -193,7 +182,6 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "alpaca",
         .needs = {CHAT_EOS},
-        .marks = {"### Instruction:", "### Response:"},
         .end = CHAT_EOS,
         .begin = CHAT_BEGIN,
         .no_system = "Below is an instruction that describes a task. Write a response that appropriately "

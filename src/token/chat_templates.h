@@ -55,13 +55,10 @@ typedef struct chat_template {
     /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
      * them. */
     const char *needs[7];
-    const char *guards[3]; /* further tokens, beside `needs`, that no text of a turn can contain, if the
-                              tokenizer has them */
-    const char *marks[3];  /* strings that each Jinja template of this format contains */
-    const char *other; /* a string that no Jinja template of this format contains, for formats that `marks`
-                          alone do not tell apart; or NULL */
-    const char *end;   /* the token that ends a turn of the assistant */
-    const char *begin; /* written at the start of a conversation */
+    const char *guards[3];       /* further tokens, beside `needs`, that no text of a turn can contain, if the
+                                    tokenizer has them */
+    const char *end;             /* the token that ends a turn of the assistant */
+    const char *begin;           /* written at the start of a conversation */
     const char *no_system;       /* written after `begin` if the first turn is not the system's */
     const char *no_system_input; /* written instead of no_system if an input (Alpaca) follows the first turn;
                                     NULL: no_system */
@@ -88,19 +85,20 @@ enum { CHAT_TEMPLATES = 14 };
 /* The table of templates, in the order in which ax_chat_create tries them. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
 
+/* The template that a model brings as Jinja: chat_own.c. */
+typedef struct chat_jinja chat_jinja;
+
 struct ax_chat {
-    const chat_template *template; /* NULL: none fits the tokenizer */
+    const chat_template *template; /* NULL: none of the table */
+    chat_jinja *own;               /* NULL: `template`, or no template at all */
+    char name[AX_CHAT_NAME_BYTES];
     const chat_tools *tools; /* that of the template; NULL also if the tokenizer's own text writes none */
     const ax_tokenizer *tok;
     ax_buf begin;   /* text for which CHAT_BEGIN stands */
     ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
-    const char *origin;
-    const char *odd; /* the tokenizer's own text is known, but this one of its tokens is another than that of
-                        the models that have the text; or NULL */
-    const chat_template *lacking; /* template NULL: the tokenizer's own template is known to be this one, but
-                                     the tokenizer lacks tokens that it needs; or NULL */
-    const chat_template *similar; /* template NULL: the one whose marks the tokenizer's own template has, or
-                                     NULL */
+    ax_buf origin;  /* how the template was chosen; empty: it was named */
+    ax_buf broken;  /* why the tokenizer's own template cannot be used; empty: it can */
+    char *jinja;    /* text of `own` */
 };
 
 /* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
@@ -137,6 +135,25 @@ ax_status chat_put_calls(const ax_chat *chat, const ax_chat_turn *turn, bool fol
                          ax_chat_text *out);
 ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out);
 
+/* ---- the model's own template: chat_own.c ------------------------------------------------------------ */
+
+/* Creates the template from its text; `tools`: the text for conversations with tools, or NULL. AX_ERR_DATA: a
+ * text is not Jinja, or has what is not offered. */
+ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out);
+void chat_jinja_destroy(chat_jinja **jinja);
+/* As ax_chat_render. */
+ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out);
+/* Returns the id of the token that ends an answer, or -1. */
+int32_t chat_jinja_end(const chat_jinja *own);
+/* Removes from the end of an answer what the template writes before that token. */
+void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
+/* Returns true if the template's own text has these bytes. */
+bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size);
+/* Appends the phrase of ax_chat_origin. */
+ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out);
+/* Returns a hash of the texts, which names the template in token files. */
+uint64_t chat_jinja_hash(const char *text, const char *tools);
+
 /* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
 void chat_forget_strings(ax_chat_turns *turns);
 
@@ -146,14 +163,12 @@ typedef struct chat_own {
     const char *name;   /* of the template */
     const char *origin; /* a phrase as ax_chat_origin returns it */
     bool tools;         /* the text writes tools, as the template does */
+    bool differs;       /* the template writes some conversations otherwise than the text */
 } chat_own;
 enum { CHAT_OWN_TEXTS = 25 };
 extern const chat_own chat_own_texts[CHAT_OWN_TEXTS];
 
 /* Returns what is known of a Jinja text, or NULL if it is not known. */
 const chat_own *chat_known(const char *jinja);
-
-/* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
-bool chat_has_marks(const char *jinja, const chat_template *t);
 
 #endif

@@ -35,21 +35,67 @@ static const char *find_template(const json_t *config, const char *wanted)
     return json_string_value(field);
 }
 
+enum { MOST_TEMPLATE_BYTES = 1 << 20 };
+
+/* Sets *text to the text of a template's file; NULL: there is no such file. */
+static ax_status read_template(const char *dir, const char *name, char **text)
+{
+    char *path;
+    size_t size;
+    *text = NULL;
+    AX_TRY(ax_path_join(dir, name, &path));
+    ax_status status =
+        ax_path_exists(path) ? ax_file_read_most(path, MOST_TEMPLATE_BYTES, text, &size) : AX_OK;
+    free(path);
+    return status;
+}
+
+static ax_status add_template(ax_tokenizer *tok, const char *name, size_t n, const char *text)
+{
+    tok->templates = tok->templates ? tok->templates : json_object();
+    AX_CHECK(tok->templates && !json_object_setn_new(tok->templates, name, n, json_string(text)),
+             AX_ERR_MEMORY, "not enough memory for the chat templates of a tokenizer");
+    return AX_OK;
+}
+
+/* Reads the templates NAME.jinja of the directory additional_chat_templates. */
+static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
+{
+    static const char end[] = ".jinja";
+    char *more, *text;
+    ax_strings names = {0};
+    AX_TRY(ax_path_join(dir, "additional_chat_templates", &more));
+    ax_status status = ax_path_is_dir(more) ? ax_dir_list(more, &names) : AX_OK;
+    for (size_t i = 0; i < names.count && status == AX_OK; i++) {
+        const size_t n = strlen(names.items[i]), stem = n > strlen(end) ? n - strlen(end) : 0;
+        if (!stem || strcmp(names.items[i] + stem, end) != 0)
+            continue;
+        status = read_template(more, names.items[i], &text);
+        if (status == AX_OK && text)
+            status = add_template(tok, names.items[i], stem, text);
+        free(text);
+    }
+    ax_strings_fini(&names);
+    free(more);
+    return status;
+}
+
 ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
 {
-    enum { MOST_BYTES = 1 << 20 };
-    char *path, *text;
-    size_t size;
-    AX_TRY(ax_path_join(dir, "chat_template.jinja", &path));
-    ax_status status = AX_OK;
-    if (ax_path_exists(path) && (status = ax_file_read_most(path, MOST_BYTES, &text, &size)) == AX_OK) {
+    char *text;
+    AX_TRY(read_template(dir, "chat_template.jinja", &text));
+    if (text && tok->chat_template && strcmp(text, tok->chat_template) != 0)
+        ax_log(AX_LOG_INFO,
+               "%s: chat_template.jinja differs from chat_template of tokenizer_config.json; the file "
+               "counts, as "
+               "in transformers",
+               dir);
+    if (text) {
         free(tok->chat_template);
         tok->chat_template = text;
         tok->chat_template_apart = true;
     }
-    free(path);
-    tok->tool_template |= ax_dir_has(dir, "additional_chat_templates/tool_use.jinja");
-    return status;
+    return read_more_templates(dir, tok);
 }
 
 /* Removes "chat_template" from tokenizer_config.json: some readers would use it instead of
@@ -78,8 +124,24 @@ ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
     free(tok->chat_template);
     tok->chat_template = text;
     tok->chat_template_apart = true;
-    tok->tool_template = false;
+    json_decref(tok->templates);
+    tok->templates = NULL;
     return drop_template(tok);
+}
+
+/* Reads a list of templates, objects with "name" and "template". */
+static ax_status read_named_templates(const json_t *list, ax_tokenizer *tok)
+{
+    const json_t *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        const char *called = json_string_value(json_object_get(item, "name"));
+        const char *text = json_string_value(json_object_get(item, "template"));
+        if (called && text)
+            AX_TRY(add_template(tok, called, strlen(called), text));
+    }
+    return AX_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------- */
@@ -95,10 +157,9 @@ ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer
     const char *name = json_string_value(json_is_object(bos) ? json_object_get(bos, "content") : bos);
     tok->bos = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
     const char *chat_template = find_template(config, "default");
-    tok->tool_template =
-        json_is_array(json_object_get(config, "chat_template")) && find_template(config, "tool_use");
     if (chat_template)
         AX_TRY(ax_strdup(chat_template, &tok->chat_template));
+    AX_TRY(read_named_templates(json_object_get(config, "chat_template"), tok));
     if (!tok->config)
         AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
     return AX_OK;

@@ -223,7 +223,7 @@ struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
     char *chat_template; /* Jinja, or NULL */
-    bool tool_template;  /* transformers has another one, "tool_use", for conversations with tools */
+    json_t *templates;   /* by name, where there are several: an object of texts; or NULL */
     int32_t bos;         /* id of bos_token of tokenizer_config.json; -1: none, or not in the vocabulary */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
@@ -280,7 +280,7 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, const char *dir, char *json
 AX_MUST_CHECK ax_status tok_add_beside(const char *where, const char *dir, json_t *root, json_t *config,
                                        ax_tokenizer *tok);
 /* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:
- * sets tok->eos, tok->bos, tok->split_specials, tok->chat_template and tok->tool_template. `config` is NULL
+ * sets tok->eos, tok->bos, tok->split_specials, tok->chat_template and tok->templates. `config` is NULL
  * if there is no such file; tok->config is then set to a text for such a file, to be saved with checkpoints.
  */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);

@@ -99,15 +99,34 @@ static void expect_found(const ax_tokenizer *tok, const char *name, const char *
     ax_chat_destroy(&chat);
 }
 
-/* Expects that without a name no template is found, because the tokenizer's own is not known. */
-static void expect_unknown(const ax_tokenizer *tok, const char *hint)
+/* Expects that without a name the tokenizer's own template is run, and what it writes for a question. */
+static void expect_own(const ax_tokenizer *tok, const char *text)
+{
+    ax_chat *chat, *again;
+    ax_chat_text out = {0};
+    ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "q", .size = 1}};
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_int_equal(strncmp(ax_chat_name(chat), "own-", 4), 0);
+    assert_string_equal(ax_chat_origin(chat), "the tokenizer's own chat_template, run as it is");
+    OK(ax_chat_render(chat, &(ax_chat_turns){.turn = turn, .n = 1}, true, &out));
+    assert_string_equal(out.text.data, text);
+    OK(ax_chat_create(tok, ax_chat_name(chat), &again));
+    assert_string_equal(ax_chat_name(again), ax_chat_name(chat));
+    assert_null(ax_chat_origin(again));
+    ax_chat_destroy(&again);
+    ax_chat_text_fini(&out);
+    ax_chat_destroy(&chat);
+}
+
+/* Expects that without a name there is no template, because the tokenizer's own cannot be used. */
+static void expect_broken(const ax_tokenizer *tok, const char *why)
 {
     ax_chat *chat;
     ax_chat_text text = {0};
     OK(ax_chat_create(tok, NULL, &chat));
     assert_string_equal(ax_chat_name(chat), "none");
     assert_null(ax_chat_origin(chat));
-    FAILS(AX_ERR_USAGE, hint, ax_chat_render(chat, &(ax_chat_turns){0}, false, &text));
+    FAILS(AX_ERR_USAGE, why, ax_chat_render(chat, &(ax_chat_turns){0}, false, &text));
     ax_chat_text_fini(&text);
     ax_chat_destroy(&chat);
 }
@@ -202,6 +221,13 @@ static void known_texts_are_recognized(void **state)
             if (!jinja)
                 continue;
             OK(ax_tokenizer_set_chat_template(tok, json_string_value(jinja)));
+            if (found->differs) { /* so the text itself is run */
+                ax_chat *chat;
+                OK(ax_chat_create(tok, NULL, &chat));
+                assert_int_equal(strncmp(ax_chat_name(chat), "own-", 4), 0);
+                ax_chat_destroy(&chat);
+                continue;
+            }
             expect_found(tok, name, "that of the tokenizer's chat_template");
             expect_tools(tok, found->tools);
         }
@@ -212,6 +238,27 @@ static void known_texts_are_recognized(void **state)
             fail_msg("text %d is in no entry of chat_known.json", t);
     json_decref(file);
     json_decref(known);
+}
+
+/* Expects that the tokenizer's own template begins with `begin`, and that conversations with tools have the
+ * one of the name "tool_use". */
+static void expect_own_and_tools(const ax_tokenizer *tok, const char *begin)
+{
+    ax_chat *chat;
+    ax_chat_text out = {0};
+    ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "q", .size = 1}};
+    json_t *tools = json_pack("[{s:s}]", "name", "f");
+    OK(ax_chat_create(tok, NULL, &chat));
+    OK(ax_chat_render(chat, &(ax_chat_turns){.turn = turn, .n = 1}, true, &out));
+    assert_int_equal(strncmp(out.text.data, begin, strlen(begin)), 0);
+    OK(ax_chat_render(chat, &(ax_chat_turns){.turn = turn, .n = 1, .tools = tools}, true, &out));
+    assert_string_equal(out.text.data, "1!");
+    ax_chat_destroy(&chat);
+    OK(ax_chat_create(tok, "tool_use", &chat));
+    ax_chat_destroy(&chat);
+    FAILS(AX_ERR_USAGE, "the tokenizer brings default, tool_use", ax_chat_create(tok, "rag", &chat));
+    ax_chat_text_fini(&out);
+    json_decref(tools);
 }
 
 /* A known text writes the tokens that the configuration names, and of a list of texts transformers takes
@@ -236,17 +283,15 @@ static void known_texts_depend_on_the_configuration(void **state)
         if (!qwen && strcmp(name, "llama3.1"))
             continue;
         const char *dir = put_template(*state, entry);
-        json_t *config =
-            json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "bos_token", "<|eot_id|>", "chat_template", "name",
-                      "default", "template", jinja[qwen], "name", "tool_use", "template", "x");
+        json_t *config = json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "bos_token", "<|eot_id|>",
+                                   "chat_template", "name", "default", "template", jinja[qwen], "name",
+                                   "tool_use", "template", "{{ tools | length }}!");
         char *text = json_dumps(config, 0);
         snprintf(path, sizeof path, "%s/tokenizer_config.json", name);
         put_text(*state, path, text);
         OK(ax_tokenizer_load(dir, &tok));
-        if (!qwen)
-            expect_unknown(tok, "chat_template writes its bos_token, which is another one");
-        else
-            expect_tools(tok, false);
+        expect_own_and_tools(tok,
+                             qwen ? "<|im_start|>system\nYou are Qwen" : "<|eot_id|><|start_header_id|>");
         free(text);
         json_decref(config);
         ax_tokenizer_destroy(&tok);
@@ -271,7 +316,7 @@ static void templates_recognize_their_own_jinja(void **state)
     OK(ax_tokenizer_set_chat_template(tok, jinja.data));
     expect_found(tok, "alpaca", "that of the tokenizer's chat_template");
     OK(ax_tokenizer_set_chat_template(tok, "### Instruction: <|EOT|>"));
-    expect_unknown(tok, "the format looks like that of deepseek-coder");
+    expect_own(tok, "### Instruction: <|EOT|>");
     json_decref(added);
     ax_buf_fini(&jinja);
     ax_chat_destroy(&chat);
@@ -299,6 +344,8 @@ static ax_tokenizer *load_chatml(scratch *s, const char *config, const char *jin
     "'<|im_end|>' + "                                                                                        \
     "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
+#define QUESTION "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+
 /* A text that only resembles a known one may write something else, such as a default system turn. */
 static void a_tokenizer_has_its_own_template(void **state)
 {
@@ -306,35 +353,39 @@ static void a_tokenizer_has_its_own_template(void **state)
                       tokens[] = "chosen by the tokenizer's special tokens";
     static const struct {
         const char *config, *jinja, *name,
-            *text; /* name NULL: unknown; text: origin, or a part of the error */
+            *text; /* text: the origin; name NULL: what is written; "": the error */
     } cases[] = {
         {"{}", NULL, "chatml", tokens},
-        {"{'chat_template': '### Instruction: ### Response:'}", NULL, NULL, "looks like that of alpaca"},
+        {"{'chat_template': '### Instruction: ### Response:'}", NULL, NULL, "### Instruction: ### Response:"},
         {"{'chat_template': [{'name': 'tool_use', 'template': '### Instruction: ### Response:'}]}", NULL,
          "chatml", tokens},
         {"{'chat_template': 3}", NULL, "chatml", tokens},
-        {"{'chat_template': '<start_of_turn>'}", NULL, NULL, "there are chatml|llama3"},
-        {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, NULL, "there are chatml|llama3"},
-        {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "there are chatml|llama3"},
+        {"{'chat_template': '<start_of_turn>'}", NULL, NULL, "<start_of_turn>"},
+        {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, NULL, "<|start_header_id|> <|eot_id|>"},
+        {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "[INST] <<SYS>> [/INST]"},
         {"{}", CHATML, "chatml", own},
         {"{}", CHATML "\n", "chatml", own},
         {"{}", CHATML "\n\n", "chatml", own},
-        {"{}", CHATML "\n\n\n", NULL, "the format looks like that of chatml"},
-        {"{}", "{{ 'be good' }}" CHATML, NULL, "the format looks like that of chatml"},
-        {"{}", "{{ 'You are Qwen, created by Alibaba Cloud. Be bad.' }}" CHATML, NULL,
-         "the format looks like that of qwen2.5, but"},
+        {"{}", CHATML "\n\n\n", NULL, QUESTION "\n"},
+        {"{}", "{{ 'be good' }}" CHATML, NULL, "be good" QUESTION},
+        {"{}", "{% include 'x' %}" CHATML, "",
+         "cannot be used: chat_template:1: the tag include is not offered"},
+        {"{}", "{{ bos_token is defined }}{{ eos_token }}" CHATML, NULL, "False" QUESTION},
         {"{'chat_template': '### Instruction: ### Response:'}", CHATML, "chatml", own},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_tokenizer *tok = load_chatml(*state, cases[i].config, cases[i].jinja);
-        if (cases[i].name)
-            expect_found(tok, cases[i].name, cases[i].text);
+        if (!cases[i].name)
+            expect_own(tok, cases[i].text);
+        else if (!*cases[i].name)
+            expect_broken(tok, cases[i].text);
         else
-            expect_unknown(tok, cases[i].text);
+            expect_found(tok, cases[i].name, cases[i].text);
         ax_tokenizer_destroy(&tok);
     }
 }
 #undef CHATML
+#undef QUESTION
 
 /* Some readers prefer tokenizer_config.json to chat_template.jinja, so the two must not differ. */
 static void a_template_replaces_that_of_the_config(void **state)

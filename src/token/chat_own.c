@@ -1,0 +1,445 @@
+/* The template that a model brings as Jinja: conversations are given to it as transformers gives them, and
+ * the answers in what it writes are found. */
+#include "chat_templates.h"
+#include "token/jinja/jinja.h"
+#include "token/tok.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <xxhash.h>
+
+struct chat_jinja {
+    ax_jinja *text, *tools; /* tools: for conversations with tools; NULL: `text` */
+    json_t *tokens;         /* bos_token and the like, for the context */
+    int64_t now;
+    int32_t end;    /* the token that ends an answer; -1: none is known */
+    ax_buf closing; /* what stands between an answer and that token */
+    ax_jinja_text work[4];
+};
+
+/* ---- the context --------------------------------------------------------------------------------- */
+
+static ax_status no_memory(void)
+{
+    return ax_fail(AX_ERR_MEMORY, "not enough memory for the conversation that a chat template reads");
+}
+
+/* Sets the members that hold the names of special tokens, as transformers gives them to templates. */
+static ax_status read_tokens(const ax_tokenizer *tok, json_t **out)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    json_t *config;
+    AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
+    *out = json_object();
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        json_t *field = json_object_get(config, names[i]);
+        field = json_is_object(field) ? json_object_get(field, "content") : field;
+        if (json_is_string(field))
+            json_object_set(*out, names[i], field);
+    }
+    json_decref(config);
+    return *out ? AX_OK : no_memory();
+}
+
+/* Copies a message but for null members, and gives its reasoning the names that templates read. */
+static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
+{
+    json_t *out = json_object(), *member;
+    const char *name;
+    /* Reasoning among the parts of the content is a part already. */
+    const bool apart = turn->reasoning && !json_is_array(json_object_get(message, "content"));
+    json_t *reasoning = apart ? json_stringn(turn->reasoning, turn->reasoning_size) : NULL;
+    if (reasoning)
+        json_object_set(out, "thinking", reasoning);
+    json_object_foreach((json_t *)message, name, member)
+    {
+        if (!json_is_null(member))
+            json_object_set(out, name, member);
+    }
+    if (reasoning)
+        json_object_set_new(out, "reasoning_content", reasoning);
+    return out;
+}
+
+/* Makes the message of a turn that was no message, with the input (AX_CHAT_INPUT) that follows it. */
+static json_t *make_message(const ax_chat_turn *turn, const ax_chat_turn *input)
+{
+    static const char *const roles[AX_CHAT_ROLES] = {"system", "user", "user", "tool", "assistant"};
+    ax_buf text = {0};
+    json_t *message = NULL;
+    if (ax_buf_add(&text, turn->text, turn->size) == AX_OK &&
+        (!input ||
+         (ax_buf_add(&text, "\n", 1) == AX_OK && ax_buf_add(&text, input->text, input->size) == AX_OK)))
+        message = json_pack("{s:s, s:o}", "role", roles[turn->role], "content",
+                            json_stringn(text.size ? text.data : "", text.size));
+    if (message && turn->calls)
+        json_object_set(message, "tool_calls", (json_t *)turn->calls);
+    json_t *out = message ? copy_message(message, turn) : NULL;
+    json_decref(message);
+    ax_buf_fini(&text);
+    return out;
+}
+
+/* Makes the context of a conversation. Sets number[i] to the number of turn i's message, counted from 1. */
+static ax_status make_context(const chat_jinja *own, const ax_chat_turns *turns, int32_t *number,
+                              json_t **out)
+{
+    json_t *messages = json_array();
+    for (size_t i = 0; i < turns->n; i++) {
+        const ax_chat_turn *turn = &turns->turn[i], *next = i + 1 < turns->n ? turn + 1 : NULL;
+        const ax_chat_turn *input = next && next->role == AX_CHAT_INPUT ? next : NULL;
+        number[i] = (int32_t)json_array_size(messages);
+        if (turn->role == AX_CHAT_INPUT)
+            continue;
+        json_t *message =
+            turn->message && !input ? copy_message(turn->message, turn) : make_message(turn, input);
+        number[i] = (int32_t)json_array_size(messages) + 1;
+        if (!message || json_array_append_new(messages, message)) {
+            json_decref(messages);
+            return no_memory();
+        }
+    }
+    json_t *context = json_copy(own->tokens);
+    json_object_set_new(context, "messages", messages);
+    json_object_set_new(context, "documents", json_null());
+    if (turns->tools)
+        json_object_set(context, "tools", (json_t *)turns->tools);
+    else
+        json_object_set_new(context, "tools", json_null());
+    *out = context;
+    return context ? AX_OK : no_memory();
+}
+
+/* Renders the first n messages of a context. */
+static ax_status write_first(const chat_jinja *own, const json_t *context, size_t n, bool prompt,
+                             ax_jinja_text *out)
+{
+    json_t *part = json_copy((json_t *)context), *list = json_array();
+    const json_t *messages = json_object_get(context, "messages");
+    const bool tools = own->tools && json_is_array(json_object_get(context, "tools"));
+    for (size_t i = 0; i < n && i < json_array_size(messages); i++)
+        json_array_append(list, json_array_get(messages, i));
+    json_object_set_new(part, "messages", list);
+    json_object_set_new(part, "add_generation_prompt", json_boolean(prompt));
+    ax_status status =
+        part ? ax_jinja_render(tools ? own->tools : own->text, part, own->now, out) : no_memory();
+    json_decref(part);
+    return status;
+}
+
+/* ---- where an answer is ---------------------------------------------------------------------------- */
+
+typedef struct range {
+    size_t begin, end;
+} range;
+
+/* Finds the bytes that come from a message: from the first to the last. Returns false if there are none. */
+static bool find_message(const ax_jinja_text *text, int32_t from, range *out)
+{
+    const ax_jinja_part *part = (const void *)text->parts.data;
+    bool found = false;
+    for (size_t i = 0, begin = 0; i < text->n_parts; begin = part[i++].end)
+        if (part[i].from == from) {
+            out->begin = found ? out->begin : begin;
+            out->end = part[i].end;
+            found = true;
+        }
+    return found;
+}
+
+static bool begins(const ax_buf *text, const ax_buf *prefix)
+{
+    return text->size >= prefix->size && (!prefix->size || !memcmp(text->data, prefix->data, prefix->size));
+}
+
+static size_t common(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t i = 0;
+    while (i < n && i < m && a[i] == b[i])
+        i++;
+    while (i && i < n && (a[i] & 0xc0) == 0x80)
+        i--;
+    return i;
+}
+
+/* Returns the length of the first n bytes of a text up to the end of the last added token in them, and of the
+ * newlines behind it; 0: no token is in them. `first`: of the first token instead. */
+static size_t up_to_token(const ax_tokenizer *tok, const char *text, size_t n, bool first, int32_t *id)
+{
+    size_t end = 0;
+    for (size_t at = 0; at < n; at++)
+        for (size_t i = 0; i < tok->n_added; i++) {
+            const tok_piece *piece = &tok->pieces[tok->added[i].id];
+            const size_t size = piece->name_size;
+            if (!size || size > n - at || memcmp(text + at, tok->bytes.data + piece->name, size) != 0)
+                continue;
+            if (at + size > end) {
+                end = at + size;
+                *id = tok->added[i].id;
+            }
+            if (first)
+                return at;
+        }
+    while (end && end < n && text[end] == '\n')
+        end++;
+    return end;
+}
+
+static ax_status refuse(size_t turn, const char *why)
+{
+    return ax_fail(AX_ERR_DATA,
+                   "turn %zu: where the answer is cannot be told, because the model's chat_template %s: mark "
+                   "the turn \"weight\": 0 if it is not to be learned, or name a template with --template "
+                   "(data.template)",
+                   turn, why);
+}
+
+/* Finds where the answer of a turn begins in the text of the conversation: behind the prompt for it. If the
+ * prompt ends with more than the conversation has there, such as "<think>", behind what both have. */
+static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn, size_t number,
+                            const ax_buf *text, size_t *begin)
+{
+    ax_jinja_text *prompt = &own->work[1], *before = &own->work[2];
+    AX_TRY(write_first(own, context, number - 1, true, prompt));
+    *begin = prompt->text.size;
+    if (begins(text, &prompt->text))
+        return AX_OK;
+    AX_TRY(write_first(own, context, number - 1, false, before));
+    const size_t n = before->text.size;
+    if (!begins(text, &before->text) || !begins(&prompt->text, &before->text))
+        return refuse(turn, "writes the turns before it otherwise if it follows them");
+    *begin = n + common(text->data + n, text->size - n, prompt->text.data + n, prompt->text.size - n);
+    return *begin > n ? AX_OK : refuse(turn, "begins it otherwise than it begins an answer to be written");
+}
+
+/* Finds where the answer of a turn ends, with what closes the turn: where the conversation up to it ends, if
+ * it is the same text; else as far behind its last byte as both texts agree, up to a token. */
+static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t *context, size_t turn,
+                          size_t number, const ax_jinja_text *all, range *out)
+{
+    ax_jinja_text *up_to = &own->work[1];
+    range here, alone;
+    int32_t id;
+    AX_TRY(write_first(own, context, number, false, up_to));
+    out->end = up_to->text.size;
+    if (begins(&all->text, &up_to->text) && out->end > out->begin)
+        return AX_OK;
+    if (!find_message(all, (int32_t)number, &here) || !find_message(up_to, (int32_t)number, &alone) ||
+        here.begin < out->begin)
+        return refuse(turn, "writes it otherwise if turns follow it, and nothing of the turn shows where");
+    const char *rest = all->text.data + here.end;
+    const size_t same =
+        common(rest, all->text.size - here.end, up_to->text.data + alone.end, up_to->text.size - alone.end);
+    const size_t closing =
+        same == up_to->text.size - alone.end ? same : up_to_token(tok, rest, same, false, &id);
+    out->end = here.end + closing;
+    return closing ? AX_OK : refuse(turn, "ends it otherwise if turns follow it");
+}
+
+/* Finds the answers of a conversation, one after the other. */
+static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_turns *turns,
+                              const int32_t *number, const json_t *context, const ax_jinja_text *all,
+                              ax_buf *answers)
+{
+    const size_t n = json_array_size(json_object_get(context, "messages"));
+    size_t last = 0;
+    for (size_t i = 0; i < turns->n; i++) {
+        range one;
+        const size_t k = (size_t)number[i];
+        if (turns->turn[i].role != AX_CHAT_ASSISTANT || turns->turn[i].unlearned)
+            continue;
+        AX_TRY(find_begin(own, context, i + 1, k, &all->text, &one.begin));
+        one.end = all->text.size;
+        if (k < n)
+            AX_TRY(find_end(tok, own, context, i + 1, k, all, &one));
+        if (one.begin < last || one.end < one.begin)
+            return refuse(i + 1, "writes turns in another order");
+        last = one.end;
+        AX_TRY(ax_buf_add(answers, &one, sizeof one));
+    }
+    return AX_OK;
+}
+
+/* Finds the answers that {% generation %} marks. A block belongs to the turn whose text it has. */
+static ax_status find_marked(const ax_chat_turns *turns, const int32_t *number, const ax_jinja_text *all,
+                             ax_buf *answers)
+{
+    const ax_jinja_part *part = (const void *)all->parts.data;
+    bool all_learned = true;
+    for (size_t i = 0; i < turns->n; i++)
+        all_learned &= turns->turn[i].role != AX_CHAT_ASSISTANT || !turns->turn[i].unlearned;
+    for (size_t i = 0, begin = 0; i < all->n_parts;) {
+        range one = {begin, begin};
+        bool learned = all_learned, known = all_learned;
+        const bool marked = part[i].marked;
+        for (; i < all->n_parts && part[i].marked == marked; i++) {
+            one.end = part[i].end;
+            for (size_t t = 0; t < turns->n && !known && part[i].from; t++)
+                if (number[t] == part[i].from) {
+                    known = true;
+                    learned = !turns->turn[t].unlearned;
+                }
+        }
+        begin = one.end;
+        if (marked && !known)
+            return refuse(0, "marks a text of which no turn is known");
+        if (marked && learned)
+            AX_TRY(ax_buf_add(answers, &one, sizeof one));
+    }
+    return AX_OK;
+}
+
+/* Copies a text and its parts, which are targets where answers are. */
+static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, ax_chat_text *out)
+{
+    const ax_jinja_part *part = (const void *)all->parts.data;
+    const range *answer = (const void *)answers->data;
+    const size_t n = answers->size / sizeof *answer;
+    for (size_t i = 0, k = 0, begin = 0; i < all->n_parts;) {
+        while (k < n && answer[k].end <= begin)
+            k++;
+        const bool target = k < n && answer[k].begin <= begin;
+        size_t end = part[i].end;
+        if (k < n && answer[k].begin > begin && answer[k].begin < end)
+            end = answer[k].begin;
+        if (target && answer[k].end < end)
+            end = answer[k].end;
+        AX_TRY(chat_put(out, all->text.data + begin, end - begin,
+                        (part[i].from ? CHAT_PLAIN : 0) | (target ? CHAT_TARGET : 0)));
+        i += end == part[i].end;
+        begin = end;
+    }
+    return AX_OK;
+}
+
+static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_turns *turns, bool prompt,
+                        const int32_t *number, const json_t *context, ax_chat_text *out)
+{
+    ax_jinja_text *all = &own->work[0];
+    ax_buf answers = {0};
+    const size_t n = json_array_size(json_object_get(context, "messages"));
+    const bool marks = ax_jinja_marks(own->tools && turns->tools ? own->tools : own->text);
+    ax_status status = write_first(own, context, n, prompt, all);
+    if (status == AX_OK && !prompt)
+        status = marks ? find_marked(turns, number, all, &answers)
+                       : find_answers(tok, own, turns, number, context, all, &answers);
+    if (status == AX_OK && !all->text.size)
+        status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
+    if (status == AX_OK)
+        status = take_parts(all, &answers, out);
+    ax_buf_fini(&answers);
+    return status;
+}
+
+ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
+{
+    json_t *context = NULL;
+    int32_t *number;
+    chat_jinja own = *chat->own; /* the texts of this call are its own: threads share `chat` */
+    memset(own.work, 0, sizeof own.work);
+    AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
+    ax_status status = make_context(&own, turns, number, &context);
+    if (status == AX_OK)
+        status = render(chat->tok, &own, turns, prompt, number, context, out);
+    for (size_t i = 0; i < AX_COUNT(own.work); i++)
+        ax_jinja_text_fini(&own.work[i]);
+    json_decref(context);
+    free(number);
+    return status;
+}
+
+/* ---- creation ---------------------------------------------------------------------------------------- */
+
+/* Finds the token that ends an answer, and what stands before it, from a short conversation. A template that
+ * refuses this conversation ends answers with the end-of-text token. */
+static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
+{
+    static const char answer[] = "Answer.";
+    ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "Question?", .size = 9},
+                           {.role = AX_CHAT_ASSISTANT, .text = answer, .size = sizeof answer - 1}};
+    int32_t number[AX_COUNT(turn)];
+    json_t *context;
+    ax_jinja_text *text = &own->work[0];
+    range at;
+    own->end = ax_tokenizer_eos(tok);
+    AX_TRY(make_context(own, &(ax_chat_turns){.turn = turn, .n = AX_COUNT(turn)}, number, &context));
+    const ax_status status = write_first(own, context, AX_COUNT(turn), false, text);
+    json_decref(context);
+    if (status != AX_OK || !find_message(text, 2, &at))
+        return status == AX_ERR_MEMORY ? status : AX_OK;
+    const char *rest = text->text.data + at.end;
+    int32_t id = -1;
+    const size_t n = up_to_token(tok, rest, text->text.size - at.end, true, &id);
+    if (id < 0)
+        return AX_OK;
+    own->end = id;
+    return ax_buf_add(&own->closing, rest, n);
+}
+
+ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    chat_jinja *own;
+    AX_TRY(ax_calloc(1, sizeof *own, &own));
+    own->now = epoch && *epoch ? strtoll(epoch, NULL, 10) : (int64_t)time(NULL);
+    ax_status status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
+    if (status == AX_OK && tools)
+        status = ax_jinja_parse("chat_template tool_use", tools, strlen(tools), &own->tools);
+    if (status == AX_OK)
+        status = read_tokens(tok, &own->tokens);
+    if (status == AX_OK)
+        status = find_closing(tok, own);
+    ax_jinja_text_fini(&own->work[0]);
+    if (status != AX_OK)
+        chat_jinja_destroy(&own);
+    *out = own;
+    return status;
+}
+
+void chat_jinja_destroy(chat_jinja **jinja)
+{
+    chat_jinja *own = *jinja;
+    if (!own)
+        return;
+    ax_jinja_destroy(&own->text);
+    ax_jinja_destroy(&own->tools);
+    json_decref(own->tokens);
+    ax_buf_fini(&own->closing);
+    free(own);
+    *jinja = NULL;
+}
+
+int32_t chat_jinja_end(const chat_jinja *own) { return own->end; }
+
+bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size)
+{
+    return ax_jinja_writes(own->text, text, size) || (own->tools && ax_jinja_writes(own->tools, text, size));
+}
+
+void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)
+{
+    const size_t n = own->closing.size;
+    if (n && *size >= n && !memcmp(text + *size - n, own->closing.data, n))
+        *size -= n;
+}
+
+ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out)
+{
+    char date[64] = "";
+    struct tm when;
+    const time_t now = (time_t)own->now;
+    if ((ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools))) &&
+        localtime_r(&now, &when))
+        strftime(date, sizeof date, ", which can write the date (%d %b %Y; SOURCE_DATE_EPOCH sets another)",
+                 &when);
+    return ax_buf_printf(out, "the tokenizer's own chat_template, run as it is%s", date);
+}
+
+uint64_t chat_jinja_hash(const char *text, const char *tools)
+{
+    const uint64_t hash = XXH3_64bits(text, strlen(text));
+    return tools ? XXH3_64bits_withSeed(tools, strlen(tools), hash) : hash;
+}

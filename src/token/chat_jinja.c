@@ -20,7 +20,7 @@ const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
     {0x81aa0a9f3b5fe3a7, "qwen3", OWN " (Qwen3, as TRL trains it)", true, false},
     {0xdf1cf8695803e31b, "qwen3", OWN, false, false},
     {0x2469c9508f79506e, "qwen2.5", OWN " (Qwen 2.5 Instruct)", true, false},
-    {0xe44712543961e79d, "qwen2.5", OWN " (Qwen 2.5 Instruct, as TRL trains it)", true, false},
+    {0xe44712543961e79d, "qwen2.5", OWN " (Qwen 2.5 Instruct, as TRL trains it)", true, true},
     {0x8fb5d937b1e8f5d0, "chatml", OWN " (Qwen3 2507 Instruct)", true, false},
     {0x95236ee761b6c691, "chatml", OWN " (Qwen3 2507 Instruct, as TRL trains it)", true, false},
     {0x588e6e4c9418a799, "chatml", OWN " (ChatML, of unsloth)", false, false},

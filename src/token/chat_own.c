@@ -44,14 +44,26 @@ static ax_status read_tokens(const ax_tokenizer *tok, json_t **out)
     return *out ? AX_OK : no_memory();
 }
 
+/* Returns the reasoning of a message under the names that transformers knows, else that of its turn.
+ * Reasoning among the parts of the content is a part already. */
+static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        json_t *member = json_object_get(message, names[i]);
+        if (member && !json_is_null(member))
+            return json_incref(member);
+    }
+    return turn->reasoning && !json_is_array(json_object_get(message, "content"))
+               ? json_stringn(turn->reasoning, turn->reasoning_size)
+               : NULL;
+}
+
 /* Copies a message but for null members, and gives its reasoning the names that templates read. */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
-    json_t *out = json_object(), *member;
+    json_t *out = json_object(), *member, *reasoning = reasoning_of(message, turn);
     const char *name;
-    /* Reasoning among the parts of the content is a part already. */
-    const bool apart = turn->reasoning && !json_is_array(json_object_get(message, "content"));
-    json_t *reasoning = apart ? json_stringn(turn->reasoning, turn->reasoning_size) : NULL;
     if (reasoning)
         json_object_set(out, "thinking", reasoning);
     json_object_foreach((json_t *)message, name, member)

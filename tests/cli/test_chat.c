@@ -477,9 +477,12 @@ static void checkpoints_carry_the_template(void **state)
 
     /* A template of the same format may write more than the data has, so it is replaced. End tokens that have
      * the id are kept. */
-    put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>");
+    put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>{{ messages | center }}");
     put("merged/generation_config.json", "{\"eos_token_id\": 2, \"temperature\": 0.6}\n");
-    ends(2, "the tokenizer's own chat_template is none of those that axonn knows",
+    ends(2,
+         "the tokenizer's own chat_template cannot be used: chat_template:1: the template uses what axonn "
+         "does "
+         "not offer: filter center (line 1)",
          "echo x | " AXONN " generate merged --chat --max-tokens 2");
     ends(0, NULL, "echo x | " AXONN " generate merged --chat --template chatml --max-tokens 2");
     ends(0, "in place of the tokenizer's own",

@@ -248,6 +248,12 @@ undefd|d('y')
 no|default('z', boolean=true)
 zero|default(1)
 s|upper
+u|upper
+u.title()
+'ÀÉ ЖЯ'|lower
+'éa b'|capitalize
+none|selectattr('a')|list
+none|map('upper')|list
 s|lower
 'hello wORLD foo-bar (baz)'|title
 'hELLO'|capitalize

@@ -211,6 +211,7 @@ static void test_messages(void **state)
         "{{ s | center }}\n{{ s is filter }}{{ l | batch(2) }}",
         "uses what axonn does not offer: filter center (line 1), test filter (line 2), filter batch "
         "(line 2)");
+    expect_text_refused("{% if 1 %}\n{{ s | center }}{% endif %}", "t:2: the filter center is not offered");
     expect_text_refused("\n\n{{ nosuch.x }}", "t:3: \"nosuch\" is not defined");
     expect_text_refused("{{ s.nosuch.x }}", "t:1: a str has no attribute \"nosuch\"");
     expect_text_refused("{{ s.__class__ }}", "attribute __class__ is not offered");
@@ -218,7 +219,7 @@ static void test_messages(void **state)
                         "t:1: the template refuses the conversation: Roles must alternate");
     expect_text_refused("{% if 1 %}", "t:1: expected elif, but there is the end of the template");
     expect_text_refused("\xff", "byte 1 of the template is not UTF-8");
-    expect_text_refused("{{ 'é'.upper() }}", "letters beyond ASCII");
+    expect_text_refused("{{ 'ß'.upper() }}", "the letter ß cannot be changed");
 }
 
 int main(void)

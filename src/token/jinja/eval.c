@@ -266,6 +266,8 @@ static jv eval_call(jx *e, scope *s, const node *n)
 
 static jv eval_filter(jx *e, scope *s, const node *n)
 {
+    if (!n->fn)
+        jx_fail(e, "the filter %.60s is not offered", n->name);
     const jv input = eval(e, s, n->a);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
@@ -274,6 +276,8 @@ static jv eval_filter(jx *e, scope *s, const node *n)
 
 static jv eval_test(jx *e, scope *s, const node *n)
 {
+    if (!n->fn)
+        jx_fail(e, "the test %.60s is not offered", n->name);
     const jv input = eval(e, s, n->a);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;

@@ -99,11 +99,14 @@ static const char *name_argument(jx *e, const jargs *a, size_t at, const char *w
     return text.data;
 }
 
+/* Returns the elements of what a filter runs over: none of what is false, such as None. */
+static jlist *elements_if(jx *e, jv v) { return is_true(e, v) ? elements(e, v) : list_new(e, L_LIST); }
+
 static jv f_map(jx *e, jv v, const jargs *a)
 {
     const jv *attribute = a->n ? NULL : get_argument(e, a, 0, "attribute");
     const jv *other = get_argument(e, a, SIZE_MAX, "default");
-    jlist *list = elements(e, v), *out = list_new(e, L_GENERATOR);
+    jlist *list = elements_if(e, v), *out = list_new(e, L_GENERATOR);
     const char *name = attribute ? NULL : name_argument(e, a, 0, "filter");
     jfn fn = name ? find_filter(name) : NULL;
     jargs rest = arguments_from(a, 1);
@@ -122,7 +125,7 @@ static jv f_map(jx *e, jv v, const jargs *a)
  * an element is tested. Without a test, what is true passes. */
 static jv choose(jx *e, jv v, const jargs *a, bool keep, bool by_attribute)
 {
-    jlist *list = elements(e, v), *out = list_new(e, L_GENERATOR);
+    jlist *list = elements_if(e, v), *out = list_new(e, L_GENERATOR);
     if (by_attribute && !a->n)
         jx_fail(e, "the name of an attribute is missing");
     const char *name = a->n > by_attribute ? name_argument(e, a, by_attribute, "test") : NULL;

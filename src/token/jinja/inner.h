@@ -279,6 +279,7 @@ typedef struct parser {
     ax_jinja *out;
     const token *at;
     jbuf missing; /* filters and tests that are not offered */
+    int branches; /* depth of `if`: what is not offered there fails when it is reached, as in Jinja2 */
 } parser;
 
 node *new_node(parser *p, node_type type);
@@ -316,8 +317,8 @@ size_t js_find(jx *e, jstr *s, jstr *find, size_t at);
 /* Strips white space, or characters of `set` (NULL: white space). */
 jstr *js_strip(jx *e, jstr *s, jstr *set, bool left, bool right);
 jstr *js_replace(jx *e, jstr *s, jstr *old, jstr *new, int64_t most);
-/* Changes ASCII letters: 'u' all to upper, 'l' to lower, 'c' capitalized, 't' each word (str.title),
- * 'T' each word (the filter), 's' swapped. Fails for other letters. */
+/* Changes letters: 'u' all to upper, 'l' to lower, 'c' capitalized, 't' each word (str.title), 'T' each word
+ * (the filter), 's' swapped. Fails for letters whose other case is several letters. */
 jstr *js_case(jx *e, jstr *s, char how);
 
 /* ---- value.c --------------------------------------------------------------------------------------- */

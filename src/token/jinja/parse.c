@@ -97,12 +97,14 @@ static node *parse_if(parser *p)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
     node *first = NULL, **place = &first;
+    const int before = p->branches;
     for (;;) {
         node *n = new_node(p, N_IF);
         *place = n;
         place = &n->other;
         n->a = parse_tuple(p, false);
         end_tag(p);
+        p->branches++;
         n->d = parse_body(p, ends);
         if (skip_name(p, "elif"))
             continue;
@@ -113,6 +115,7 @@ static node *parse_if(parser *p)
             p->at++;
             end_tag(p);
         }
+        p->branches = before;
         return first;
     }
 }

@@ -303,7 +303,7 @@ static node *parse_postfix(parser *p, node *n)
 /* Notes a filter or test that is not offered. */
 static void note_missing(parser *p, const char *kind, const node *n)
 {
-    if (!n->fn)
+    if (!n->fn && !p->branches)
         jbuf_printf(p->e, &p->missing, "%s%s %.60s (line %d)", p->missing.n ? ", " : "", kind, n->name,
                     n->line);
 }

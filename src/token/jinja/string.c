@@ -3,6 +3,7 @@
 #include "token/tok.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
 {
@@ -219,32 +220,55 @@ jstr *js_replace(jx *e, jstr *s, jstr *old, jstr *new, int64_t most)
     return js_cat(e, out, js_sub(e, s, begin, s->n - begin));
 }
 
-static char changed(char c, char how, bool first)
+static uint32_t changed(uint32_t c, char how, bool first)
 {
-    const bool lower = c >= 'a' && c <= 'z', upper = c >= 'A' && c <= 'Z';
-    const bool up = how == 'u' || (how != 'l' && how != 's' && first) || (how == 's' && lower);
-    return up && lower ? (char)(c - 32) : !up && upper ? (char)(c + 32) : c;
+    const bool up = how == 'u' || (how == 's' && utf8proc_islower((utf8proc_int32_t)c));
+    const bool title = how != 'u' && how != 'l' && how != 's' && first;
+    return (uint32_t)(up      ? utf8proc_toupper((utf8proc_int32_t)c)
+                      : title ? utf8proc_totitle((utf8proc_int32_t)c)
+                              : utf8proc_tolower((utf8proc_int32_t)c));
+}
+
+/* Returns true for letters whose other case is several letters, or depends on their place. */
+static bool is_odd(uint32_t c)
+{
+    return c == 0xdf || c == 0x130 || c == 0x149 || c == 0x1f0 || c == 0x390 || c == 0x3b0 || c == 0x3a3 ||
+           c == 0x587 || (c >= 0x1e96 && c <= 0x1e9e) || (c >= 0x1f50 && c <= 0x1fff) ||
+           (c >= 0xfb00 && c <= 0xfb17);
+}
+
+static bool is_letter(uint32_t c)
+{
+    const utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
+}
+
+/* Appends n bytes with their case changed. *first: the next letter begins a word. */
+static void put_case(jx *e, const char *data, size_t n, char how, bool *first, jbuf *out)
+{
+    for (size_t i = 0, size; i < n; i += size) {
+        const uint32_t c = tok_utf8_get(data + i, &size);
+        char text[8];
+        if (is_odd(c))
+            jx_fail(e, "the letter %.*s cannot be changed to upper or lower case here", (int)size, data + i);
+        jbuf_add(e, out, text, tok_utf8_put(changed(c, how, *first), text));
+        *first = how == 't'   ? !is_letter(c)
+                 : how == 'T' ? c && c < 0x80 && strchr("-({[< \t\n\v\f\r", (int)c) != NULL
+                              : false;
+    }
 }
 
 jstr *js_case(jx *e, jstr *s, char how)
 {
     const char *data = js_data(e, s);
-    char *out = jx_alloc(e, s->n + 1);
+    const jrun all = {s->n, s->from}, *runs = s->mixed ? s->runs : &all;
+    jstr *made = js_text(e, "");
     bool first = true;
-    for (size_t i = 0; i < s->n; i++) {
-        const char c = data[i];
-        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        /* Punctuation, symbols, ideographs and what is above them have no case. */
-        if ((c & 0xc0) == 0xc0 && ((unsigned char)c < 0xe2 || (unsigned char)c == 0xea))
-            jx_fail(e, "letters beyond ASCII cannot be changed to upper or lower case here");
-        out[i] = changed(c, how, first);
-        first = how == 't' ? !letter : how == 'T' ? c && strchr("-({[< \t\n\v\f\r", c) != NULL : false;
+    for (size_t i = 0, begin = 0; i < (s->mixed ? s->n_runs : 1); begin = runs[i++].end) {
+        jbuf out = {0};
+        put_case(e, data + begin, runs[i].end - begin, how, &first, &out);
+        made = js_cat(e, made, js_new(e, out.data, out.n, runs[i].from));
     }
-    jx_charge(e, s->n);
-    jstr *made = js_new(e, out, s->n, s->from);
-    /* Bytes stay where they are, and so does their origin. */
-    made->mixed = s->mixed;
-    made->runs = s->runs;
-    made->n_runs = s->n_runs;
+    jx_charge(e, 16 * s->n);
     return made;
 }

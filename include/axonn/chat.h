@@ -25,19 +25,21 @@ struct json_t; /* of <jansson.h> */
 /* A chat template, bound to one tokenizer. */
 typedef struct ax_chat ax_chat;
 
-/* The names of all templates, separated by "|". */
+/* The names of the templates that axonn has itself, separated by "|". */
 extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and its NUL */
 
-/* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. Its own
- * chat template, a Jinja text (ax_tokenizer_chat_template), decides first: its text must be the one that
- * ax_chat_jinja prints for a template, or a known text of a released model that writes the same. If the text
- * is another, there is no template. If the tokenizer has no chat template, its added tokens decide: of
- * llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose needed
- * tokens are all among the added tokens. The others must be named. `tok` must outlive *out, which the caller
- * destroys. AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that
- * it needs, which the message lists. If `name` is NULL and there is no template, the call succeeds, and
- * rendering fails. */
+/* Creates the template `name`: one of ax_chat_names, one that the tokenizer brings by this name, or the
+ * tokenizer's own by the name that ax_chat_name gave it ("own-" and a hash of its text). If `name` is NULL,
+ * the tokenizer decides. Its own chat template, a Jinja text (ax_tokenizer_chat_template), decides first: if
+ * the text is one that ax_chat_jinja prints for a template, or a known text of a released model that writes
+ * the same, that template is created; any other text is run for each conversation. If the tokenizer has no
+ * chat template, its added tokens decide: of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in
+ * this order, the first is chosen whose needed tokens are all among the added tokens. The others must be
+ * named. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no template of this name,
+ * or the tokenizer lacks some of the tokens that it needs, which the message lists. AX_ERR_DATA: the text of
+ * the named template is not Jinja, or has what is not offered. If `name` is NULL and there is no template
+ * that can be used, the call succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
@@ -137,10 +139,12 @@ typedef struct ax_chat_text {
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 
-/* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
- * the end, for a model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT, or the
- * result of a tool). AX_ERR_DATA: the turns are out of order, or the template does not write tools.
- * AX_ERR_USAGE: there is no template. */
+/* Replaces *out by the rendered conversation. A template that the tokenizer brings is run, with the messages
+ * (ax_chat_turn.message), tools and reasoning as transformers gives them. With `prompt`, the header of the
+ * assistant's answer follows at the end, for a model to continue; the last turn must then be the user's (or
+ * an input, AX_CHAT_INPUT, or the result of a tool). AX_ERR_DATA: the turns are out of order, the template
+ * does not write tools, a template that is run fails or refuses the conversation, or where an answer is
+ * cannot be told. AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

@@ -69,8 +69,7 @@ const ax_ids *ax_tokenizer_after(const ax_tokenizer *tok);
 
 /* Returns the tokenizer's chat template, the Jinja text by which transformers writes conversations: the file
  * chat_template.jinja beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several
- * templates, the one named "default"). Returns NULL if there is none. axonn/chat.h recognizes the format of
- * this text; the text is never run. */
+ * templates, the one named "default"). Returns NULL if there is none. axonn/chat.h runs it. */
 const char *ax_tokenizer_chat_template(const ax_tokenizer *tok);
 /* Replaces the chat template (ax_tokenizer_chat_template) by `jinja`. Does not change the tokenizer's hash.
  * AX_ERR_MEMORY. */

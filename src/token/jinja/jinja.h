@@ -4,9 +4,9 @@
  * Offered: expressions with all operators, slices, attributes, items and the methods of strings, lists and
  * maps that change nothing; `if`, `for` (with `loop`, a condition, `else`, `recursive`), `set`, `namespace`,
  * `macro`, `call`, `filter`, `with`, `raw`, `break`, `continue`, `generation`; the filters and tests of the
- * tables in filter.c, filter_list.c and test.c; range, dict, namespace, joiner-free globals raise_exception
- * and strftime_now. Blocks trim_blocks and lstrip_blocks are on, as in transformers. A template can read
- * nothing but its context. Steps, memory, depth and output are bounded.
+ * tables in filter.c, filter_list.c and test.c; the functions range, dict, namespace, raise_exception and
+ * strftime_now. trim_blocks and lstrip_blocks are on, as in transformers. The filter `safe` changes nothing.
+ * A template can read nothing but its context. Steps, memory, depth and output are bounded.
  *
  * The output tells apart text of the template and text of the context: each byte knows where it came from. A
  * string that is cut, joined, stripped, split or replaced keeps this; a string that a filter makes anew of a

@@ -232,7 +232,7 @@ static void attend(const attention_test *t, double *o, double *lse)
 {
     const ax_attention_grad_args *s = &t->shape;
     RUN(attention, s->batch, s->q_len, s->q_len, 0, s->heads, s->kv_heads, s->head_dim, s->q_ld, s->kv_ld, 0,
-        s->scale, t->q, t->k, t->v, s->doc_start, NULL, s->window, o, lse, s->drop, AX_F64);
+        s->scale, t->q, t->k, t->v, s->doc_start, NULL, s->window, NULL, 0, 0, o, lse, s->drop, AX_F64);
 }
 
 static double attention_objective(const void *test)
@@ -367,7 +367,7 @@ static void attention_with_a_cache(void **state)
                 memcpy(q + b * n * H * D, t.q + (b * T + from) * H * D, (size_t)(n * H * D) * sizeof(double));
             }
             RUN(attention, B, n, ROOM, from, H, G, D, H * D, G * D, STRIDE, t.shape.scale, q, k, v, NULL,
-                NULL, window, part, NULL, (ax_attention_dropout){0}, AX_F64);
+                NULL, window, NULL, 0, 0, part, NULL, (ax_attention_dropout){0}, AX_F64);
             for (int64_t b = 0; b < B; b++)
                 check_equal("o", part + b * n * H * D, whole + (b * T + from) * H * D, n * H * D);
         }

@@ -100,7 +100,7 @@ static ax_status make_context(const chat_jinja *own, const ax_chat_turns *turns,
                               json_t **out)
 {
     json_t *messages = json_array();
-    for (size_t i = 0; i < turns->n; i++) {
+    for (size_t i = 0; turns->turn && i < turns->n; i++) {
         const ax_chat_turn *turn = &turns->turn[i], *next = i + 1 < turns->n ? turn + 1 : NULL;
         const ax_chat_turn *input = next && next->role == AX_CHAT_INPUT ? next : NULL;
         number[i] = (int32_t)json_array_size(messages);

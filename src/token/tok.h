@@ -224,10 +224,10 @@ struct ax_tokenizer {
     size_t json_size, config_size;
     char *chat_template; /* Jinja, or NULL */
     json_t *templates;   /* by name, where there are several: an object of texts; or NULL */
-    int32_t bos;         /* id of bos_token of tokenizer_config.json; -1: none, or not in the vocabulary */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
+    int32_t bos; /* id of bos_token of tokenizer_config.json; -1: none, or not in the vocabulary */
     ax_buf bytes;
     int32_t *by_name; /* hash table with open addressing, from names to ids; -1 in an empty slot */
     uint64_t by_name_mask;

@@ -43,7 +43,7 @@ void *jx_alloc(jx *e, size_t n)
     enum { CHUNK = 32 << 10 };
     arena *a = e->arena;
     n = (n + 15) & ~(size_t)15;
-    if (n > a->left) {
+    if (n > a->left || !a->at) {
         const size_t room = n > CHUNK / 4 ? n : CHUNK;
         if (room > a->most - a->used)
             jx_fail(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",

@@ -110,10 +110,10 @@ static jv f_map(jx *e, jv v, const jargs *a)
     const char *name = attribute ? NULL : name_argument(e, a, 0, "filter");
     jfn fn = name ? find_filter(name) : NULL;
     jargs rest = arguments_from(a, 1);
-    if (name && !fn)
+    if (!attribute && !fn)
         jx_fail(e, "the filter %.60s is not offered", name);
     for (size_t i = 0; i < list->n; i++) {
-        jv one = attribute ? get_path(e, list->v[i], *attribute) : fn(e, list->v[i], &rest);
+        jv one = fn ? fn(e, list->v[i], &rest) : get_path(e, list->v[i], *attribute);
         if (attribute && other && one.kind == J_UNDEFINED)
             one = *other;
         list_add(e, out, one);

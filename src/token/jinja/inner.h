@@ -229,7 +229,7 @@ static inline void jx_enter(jx *e)
 }
 static inline void jx_leave(jx *e) { e->depth--; }
 
-void *jx_alloc(jx *e, size_t n); /* zeros */
+void *jx_alloc(jx *e, size_t n) __attribute__((returns_nonnull)); /* zeros */
 void arena_fini(arena *a);
 /* Makes room for one more in an array of `n` elements that has room for *capacity. */
 void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size);
@@ -282,7 +282,7 @@ typedef struct parser {
     int branches; /* depth of `if`: what is not offered there fails when it is reached, as in Jinja2 */
 } parser;
 
-node *new_node(parser *p, node_type type);
+node *new_node(parser *p, node_type type) __attribute__((returns_nonnull));
 void add_node(node ***end, node *more);
 void unexpected(parser *p, const char *wanted) __attribute__((noreturn));
 bool is_op(const parser *p, char op);
@@ -291,7 +291,7 @@ bool skip_op(parser *p, char op);
 bool skip_name(parser *p, const char *name);
 void expect_op(parser *p, char op);
 const char *take_name(parser *p, const char *what);
-node *parse_expression(parser *p);
+node *parse_expression(parser *p) __attribute__((returns_nonnull));
 /* Parses expressions, which commas make a tuple. `conditional`: each may be `a if b else c`. */
 node *parse_tuple(parser *p, bool conditional);
 node *parse_primary(parser *p);

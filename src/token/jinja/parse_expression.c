@@ -14,6 +14,7 @@ node *new_node(parser *p, node_type type)
 
 void add_node(node ***end, node *more)
 {
+    AX_ASSERT(*end);
     **end = more;
     *end = &more->next;
 }

@@ -227,7 +227,13 @@ static ax_status choose_own(ax_chat *chat)
     if (status == AX_ERR_DATA) /* concerns conversations only */
         return ax_buf_printf(&chat->broken, "%s", ax_error_message());
     AX_TRY(status);
-    return chat_jinja_describe(chat->own, &chat->origin);
+    AX_TRY(chat_jinja_describe(chat->own, &chat->origin));
+    return known && known->differs
+               ? ax_buf_printf(&chat->origin,
+                               "; earlier versions of axonn wrote by template %s here, as "
+                               "--template %s (data.template) still does",
+                               known->name, known->name)
+               : AX_OK;
 }
 
 /* Chooses the first template whose tokens the tokenizer has. */

@@ -335,11 +335,11 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     const size_t n = json_array_size(json_object_get(context, "messages"));
     const bool marks = ax_jinja_marks(own->tools && turns->tools ? own->tools : own->text);
     ax_status status = write_first(own, context, n, prompt, all);
+    if (status == AX_OK && !all->text.size)
+        status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK && !prompt)
         status = marks ? find_marked(turns, number, all, &answers)
                        : find_answers(tok, own, turns, number, context, all, &answers);
-    if (status == AX_OK && !all->text.size)
-        status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK)
         status = take_parts(all, &answers, out);
     ax_buf_fini(&answers);

@@ -94,7 +94,7 @@ static ax_status warn(const ax_train_run *run, const ax_chat *chat, const ax_ids
 static ax_status encode_example(const ax_train_run *run, const ax_chat *chat, ax_ids *ids)
 {
     ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "a", .size = 1},
-                           {.role = AX_CHAT_ASSISTANT, .text = "a", .size = 1}};
+                           {.role = AX_CHAT_ASSISTANT, .text = "a", .size = 1, .unlearned = true}};
     const ax_chat_turns turns = {.turn = turn, .n = AX_COUNT(turn)};
     ax_chat_text text = {0};
     ax_encoder *encoder;
@@ -118,6 +118,10 @@ ax_status ax_train_warn_unlearned(const ax_train_run *run, const ax_chat *chat)
         return AX_OK;
     ax_family_tied(model->family, &head, &rows);
     ax_status status = encode_example(run, chat, &ids);
+    if (status == AX_ERR_DATA) { /* the model's own template refuses such a conversation */
+        ax_ids_fini(&ids);
+        return AX_OK;
+    }
     const bool read = model->low_rank[AX_MATRIX_EMBED].rank, written = model->low_rank[AX_MATRIX_HEAD].rank;
     if (status == AX_OK && (!read || (model->tie && !written)))
         status = warn(run, chat, &ids, rows);

@@ -4,7 +4,7 @@
 
 The texts of the templates are not in this tree: packages trl and unsloth (PyPI) and the source of llama-cpp-python have
 them. For each, N conversations (50) with and without a prompt for an answer: ids must be equal, or both programs refuse. Of
-templates with {% generation %} also the masks, and those that the same template gives without its marks."""
+templates with {% generation %} also the masks."""
 import ctypes
 import datetime
 import json

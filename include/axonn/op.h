@@ -107,10 +107,11 @@ typedef struct ax_op_choice {
     int64_t width;
     bool group;
 } ax_op_choice;
-/* The keys among which queries choose, in device memory: this rank's key heads, as in ax_choose_args. */
+/* The keys among which queries choose, in device memory: this rank's key heads, as in ax_choose_args. `most`
+ * is the largest kv_len that a task of the frame's plan may have. */
 typedef struct ax_op_keys {
     const void *k;
-    int64_t ld, step, batch_stride, heads;
+    int64_t ld, step, batch_stride, heads, most;
 } ax_op_keys;
 /* Chooses keys for each query of q, [b, t, h·e]. doc_start, window, q_offset, positions and kv_len are those
  * of ax_op_attention. */

@@ -283,7 +283,7 @@ static void choose_rows(calibration *c)
         (ax_row_shape){.seq_len = ax_min(ax_min(AX_ROW_STREAM, ax_model_config_positions(&c->model->config)),
                                          ax_max(tokens - 1, 1))};
     const int64_t whole = (tokens - 1) / c->shape.seq_len,
-                  wanted = ax_ceil_div(c->how->tokens, c->shape.seq_len);
+                  wanted = ax_round_up(ax_ceil_div(c->how->tokens, c->shape.seq_len), groups);
     c->rows = ax_max(0, ax_min(whole, wanted)) / groups * groups;
     c->tokens = c->rows * c->shape.seq_len;
 }

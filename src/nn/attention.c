@@ -82,12 +82,16 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
         AX_TRY(append(self, batch, i ? v : k, 1, width, width, rows, cached[i].data));
         cached[i].data = (char *)cached[i].data + skipped * width * size;
     }
-    ax_op_keys keys = {cached[0].data, width, e, capacity * width, width / e};
+    ax_op_keys keys = {cached[0].data, width, e, capacity * width, width / e, capacity};
     if (c->low.ndim) {
         const int64_t dims = c->low.dim[3];
         AX_TRY(append(self, batch, k, width / e, dims, e, rows, c->low.data));
-        keys = (ax_op_keys){(char *)c->low.data + skipped * dims * size, dims, rows * dims, capacity * dims,
-                            width / e};
+        keys = (ax_op_keys){(char *)c->low.data + skipped * dims * size,
+                            dims,
+                            rows * dims,
+                            capacity * dims,
+                            width / e,
+                            capacity};
     }
     return attend(self, frame, q, &cached[0], &cached[1],
                   a->loki && ax_kv_cache_chooses(c->cache) ? &keys : NULL, &no_documents, first,
@@ -101,7 +105,7 @@ static ax_status attend_choosing(ax_layer *self, ax_frame *frame, const ax_tenso
     const attention *a = (const attention *)self;
     const ax_grid *grid = self->ctx->grid;
     const int64_t ld = ax_tensor_pitch(grid, k), t = ax_tensor_extent(grid, k, 1), e = a->head_dim;
-    const ax_op_keys keys = {k->data, ld, e, t * ld, ax_tensor_extent(grid, k, 2) / e};
+    const ax_op_keys keys = {k->data, ld, e, t * ld, ax_tensor_extent(grid, k, 2) / e, t};
     return attend(self, frame, q, k, v, &keys, doc_start, 0, NULL, t, o);
 }
 

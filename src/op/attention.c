@@ -226,7 +226,8 @@ ax_status ax_op_choose(ax_frame *frame, const ax_tensor *q, const ax_op_keys *ke
     void *bits;
     out->choosers = choice->group ? keys->heads : heads;
     out->most = ax_max(1, ax_min(kv_len, choice->keys ? choice->keys : share));
-    AX_TRY(ax_frame_scratch(frame, AX_I64, batch * q_len * out->choosers * ax_ceil_div(kv_len, 64), &bits));
+    AX_TRY(
+        ax_frame_scratch(frame, AX_I64, batch * q_len * out->choosers * ax_ceil_div(keys->most, 64), &bits));
     out->bits = bits;
     return heads ? ax_run_choose(ctx->stream, &(ax_choose_args){.batch = batch,
                                                                 .q_len = q_len,

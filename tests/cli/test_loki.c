@@ -69,6 +69,16 @@ static void keys_are_chosen(void **state)
                      0);
     assert_string_equal(out.data, full.data);
     assert_int_equal(shell(AXONN " bench generate " GOLDEN " --keys 0.25 --rounds 1 --tokens 4", &out), 0);
+    /* A text alone chooses among more keys with each step, in memory that is planned once. */
+    assert_int_equal(
+        shell(
+            "printf 'model: {family: gpt2, layers: 1, hidden: 48, heads: 12, vocab: 67, seq_len: 320}\n"
+            "train: {steps: 1, global_batch: 1, micro_batch: 1}\ndata: {train: a.tok}\n' >long.yaml && " AXONN
+            " train long.yaml run.dir=long 2>/dev/null && " AXONN
+            " generate long --tokens 1,2,3 --max-tokens 300 --ignore-end --keys 0.25",
+            &out),
+        0);
+    assert_int_equal(shell(AXONN " bench generate long --keys 0.25 --rounds 1 --tokens 200", &out), 0);
     /* A file of texts goes on with the same keys only. */
     assert_int_equal(shell("echo '{\"id\": 1, \"tokens\": [1, 2, 3]}' >prompts && " AXONN " generate " GOLDEN
                            " --prompts prompts --out texts --temperature 0 --max-tokens 30 --keys 1.0",

@@ -112,6 +112,55 @@ static void choices_are_those_of_a_sort(void **state)
     }
 }
 
+/* A score that is not a number counts as the largest, also if the query heads of a key head choose together.
+ */
+static void check_no_number(const char *device)
+{
+    ax_device *dev;
+    assert_int_equal(ax_device_open(device, 1, &dev), AX_OK);
+    ax_stream stream = {dev, NULL};
+    enum { N = 70, HEADS = 2 };
+    static float heads[HEADS][WIDTH];
+    uint64_t bits[2];
+    draw(7, false);
+    for (int h = 0; h < HEADS; h++) {
+        memcpy(heads[h], q, sizeof q);
+        heads[h][0] = h ? -1.0f : 0.0f; /* infinity · 0 is no number; infinity · -1 is the smallest score */
+    }
+    k[5][0] = INFINITY;
+    assert_int_equal(ax_run_choose(&stream, &(ax_choose_args){.batch = 1,
+                                                              .q_len = 1,
+                                                              .kv_len = N,
+                                                              .q_offset = N - 1,
+                                                              .heads = HEADS,
+                                                              .kv_heads = 1,
+                                                              .width = 8,
+                                                              .q_ld = HEADS * WIDTH,
+                                                              .q_step = WIDTH,
+                                                              .k_ld = WIDTH,
+                                                              .k_step = WIDTH,
+                                                              .k_batch_stride = N * WIDTH,
+                                                              .q = heads,
+                                                              .k = k,
+                                                              .keys = 2,
+                                                              .chosen = bits,
+                                                              .dtype = AX_F32,
+                                                              .group = true}),
+                     AX_OK);
+    assert_true(has(bits, 5));
+    ax_device_close(&dev);
+}
+
+static void what_is_no_number_is_chosen(void **state)
+{
+    (void)state;
+    check_no_number("ref");
+    check_no_number("cpu");
+}
+
+/* A head with e elements and s keys, of which it reads K by D elements, in bf16: reading D·s + 2·K·e elements
+ * of the cache and e² of the matrix, which is fp32, and of each operand its own bytes; a word for each 64
+ * keys is written, and read. (Paper 2406.02542 counts D·s + 2·K·e + 2·e².) */
 static double bytes_of(ax_kernel kernel, const void *args)
 {
     double flops, bytes;
@@ -119,9 +168,6 @@ static double bytes_of(ax_kernel kernel, const void *args)
     return bytes;
 }
 
-/* A head with e elements and s keys, of which it reads K by D elements, in bf16: reading D·s + 2·K·e elements
- * of the cache and e² of the matrix, which is fp32, and of each operand its own bytes; a word for each 64
- * keys is written, and read. (Paper 2406.02542 counts D·s + 2·K·e + 2·e².) */
 static void bytes_are_those_of_the_paper(void **state)
 {
     (void)state;
@@ -178,6 +224,7 @@ static void bytes_are_those_of_the_paper(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(choices_are_those_of_a_sort),
+                                       cmocka_unit_test(what_is_no_number_is_chosen),
                                        cmocka_unit_test(bytes_are_those_of_the_paper)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

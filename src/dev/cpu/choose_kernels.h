@@ -156,7 +156,7 @@ INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype ty
                 most = one[j] > most ? one[j] : most;
             for (int64_t j = first; j < end; j++) {
                 const float x = one[j] - most;
-                s->score[j] = h + r > h0 && x <= s->score[j] ? s->score[j] : x;
+                s->score[j] = h + r > h0 && !(x > s->score[j]) && x == x ? s->score[j] : x; /* keeps NaN */
             }
         }
     }

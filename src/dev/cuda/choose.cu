@@ -156,7 +156,7 @@ template <class T> __global__ void choose_kernel(choose<T> s)
             const A most = score_head<T>(a, q, k, rows, (A *)dynamic_shared());
             for (int64_t j = threadIdx.x; j < rows.n; j += blockDim.x) {
                 const A x = heads > 1 ? rows.one[j] - most : rows.one[j];
-                rows.score[j] = h > c * heads && x <= rows.score[j] ? rows.score[j] : x;
+                rows.score[j] = h > c * heads && !(x > rows.score[j]) && x == x ? rows.score[j] : x;
             }
         }
         for (int64_t j = threadIdx.x; j < rows.n; j += blockDim.x)

@@ -129,6 +129,8 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
         f->largest, ax_format_bytes((double)need, text), need, ax_format_bytes((double)limit, most), limit);
     ax_status status = AX_OK;
     f->micro_batch = given;
+    if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
+        ax_log_set_level(AX_LOG_ERROR); /* the warnings of the other plans are those of the first */
     for (int64_t m = given + 1; m <= rows && !too_large && status == AX_OK; m++)
         if (rows % m == 0)
             status = try_micro_batch(world, config, m, limit, f, &too_large);

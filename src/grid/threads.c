@@ -204,7 +204,8 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
         for (int r = 0; r < n; r++)
             if (all[r].host == mine.host)
                 all[r].threads = all[r].wanted ? all[r].wanted : cores_share(all, n, r);
-        warn_of_binding(all, n, rank);
+        if (!ax_comm_is_dry(world)) /* else the ranks are on other machines */
+            warn_of_binding(all, n, rank);
         out->count = (int)all[rank].threads;
         out->local_size = add_up(all, n, mine.host).ranks;
         ax_threads_bind(all, n, rank, &out->binding);

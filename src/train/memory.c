@@ -360,15 +360,32 @@ static ax_status check_parameters(const ax_train_run *run)
               "use more machines or GPUs, or a smaller model");
 }
 
+/* Sets *out to the memory that this rank needs with this recomputation; in a dry run, whose other ranks do
+ * not exist, to that of the rank of any stage that needs the most of its device. */
+static ax_status plan_recompute(const ax_train_run *run, int64_t recompute, ax_memory *out)
+{
+    const bool dry = ax_comm_is_dry(run->world);
+    ax_engine_options options = run->plan.options;
+    *out = (ax_memory){0};
+    options.recompute = recompute;
+    for (int stage = 0; stage < (dry ? run->plan.grid.of[AX_PIPE] : 1); stage++) {
+        ax_engine_plan plan;
+        AX_TRY(dry ? ax_train_plan_stage(&run->plan, &options, stage, &plan)
+                   : plan_with(run, &run->plan.parallel, options.micro_batch, recompute, &plan));
+        if (ax_memory_total(&plan.memory) >= ax_memory_total(out))
+            *out = plan.memory;
+        ax_engine_plan_fini(&plan);
+    }
+    return AX_OK;
+}
+
 /* Sets *need to the bytes that the largest rank needs with this recomputation, and *fit to whether the memory
  * is enough for all ranks. */
 static ax_status try_recompute(const ax_train_run *run, int64_t recompute, int64_t *need, bool *fit)
 {
-    ax_engine_plan plan;
+    ax_memory mine;
     ax_machine m;
-    AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, recompute, &plan));
-    const ax_memory mine = plan.memory;
-    ax_engine_plan_fini(&plan);
+    AX_TRY(plan_recompute(run, recompute, &mine));
     *need = (int64_t)ax_memory_total(&mine);
     AX_TRY(ax_train_max(run, need, 1));
     return fits_all(run, &mine, &m, fit);

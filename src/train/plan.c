@@ -87,6 +87,25 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
+ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
+                              ax_engine_plan *out)
+{
+    const ax_grid_size size = plan->grid;
+    const int ranks = ax_comm_size(plan->ranks), pipe = size.of[AX_PIPE];
+    int rank = stage; /* axes before pipe in the default order are the inner ones */
+    ax_comm *world;
+    *out = (ax_engine_plan){0};
+    AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
+             "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
+    for (int a = 0; a < AX_PIPE; a++)
+        rank *= ax_grid_size_along(size, (ax_axis)a);
+    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
+    ax_status status = ax_engine_plan_make(options, world, size, &plan->parallel, plan->config->device,
+                                           plan->threads.count, plan->compute, out);
+    ax_comm_destroy(&world);
+    return status;
+}
+
 void ax_train_plan_fini(ax_train_plan *plan)
 {
     ax_comm_destroy(&plan->ranks);

@@ -224,6 +224,10 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan); 
 /* Plans, logs and checks the memory that a step needs, before it is allocated (memory.c). If the length
  * of rows is not known yet, only checks that the weights fit. */
 ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan);
+/* Plans the engine of the rank of a pipeline stage that needs the most memory: ax_trainer_plan_stage, with
+ * other options. */
+ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
+                              ax_engine_plan *out);
 void ax_train_plan_fini(ax_train_plan *plan);
 /* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */
 ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out);

@@ -41,20 +41,7 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer) { return &traine
 ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_plan *out)
 {
     const ax_train_plan *p = &trainer->run.plan;
-    const ax_grid_size size = p->grid;
-    const int ranks = ax_comm_size(p->ranks), pipe = size.of[AX_PIPE];
-    int rank = stage; /* axes before pipe in the default order are the inner ones */
-    ax_comm *world;
-    *out = (ax_engine_plan){0};
-    AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
-             "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
-    for (int a = 0; a < AX_PIPE; a++)
-        rank *= ax_grid_size_along(size, (ax_axis)a);
-    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
-    ax_status status = ax_engine_plan_make(&p->options, world, size, &p->parallel, p->config->device,
-                                           p->threads.count, p->compute, out);
-    ax_comm_destroy(&world);
-    return status;
+    return ax_train_plan_stage(p, &p->options, stage, out);
 }
 
 static ax_status create_engine(const ax_train_plan *plan, ax_ctx **ctx, ax_engine **engine)

@@ -107,7 +107,7 @@ static void plans_equal_runs(void **state)
 static void only_the_given_limit_counts(void **state)
 {
     (void)state;
-    static const char *const sizes[] = {"", " runtime.device_memory=1000000"};
+    static const char *const sizes[] = {" runtime.device_memory=0", " runtime.device_memory=1000000"};
     for (size_t i = 0; i < AX_COUNT(sizes); i++) {
         char keys[512], *key[MAX_KEYS];
         ax_config config;
@@ -129,11 +129,27 @@ static void only_the_given_limit_counts(void **state)
     }
 }
 
+/* train.recompute auto is chosen for the stage that needs the most, here the second. */
+static void recomputation_is_that_of_all_stages(void **state)
+{
+    (void)state;
+    static const char keys[] = KEYS " grid.pipe=2 pipe.cut=0 model.tie=false ";
+    char limited[1024];
+    sh("rm -rf run");
+    run_expect(0, NULL, "%s ranks=2 runtime.device_memory=0", keys);
+    json_t *begin = row_with("run", "mem_planned", 0);
+    snprintf(limited, sizeof limited, "%s train.recompute=auto runtime.device_memory=%lld", keys,
+             (long long)json_integer_value(json_object_get(begin, "mem_planned")) - 1);
+    json_decref(begin);
+    sh("rm -rf run");
+    run_expect(0, "train.recompute auto chose ", "%s ranks=2", limited);
+    plan_run(limited, 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_equal_runs),
-        cmocka_unit_test(only_the_given_limit_counts),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_equal_runs),
+                                       cmocka_unit_test(only_the_given_limit_counts),
+                                       cmocka_unit_test(recomputation_is_that_of_all_stages)};
     return cmocka_run_group_tests(tests, run_setup, run_teardown);
 }

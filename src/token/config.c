@@ -37,7 +37,8 @@ static const char *find_template(const json_t *config, const char *wanted)
 
 enum { MOST_TEMPLATE_BYTES = 1 << 20 };
 
-/* Sets *text to the text of a template's file; NULL: there is no such file. */
+/* Sets *text to the text of a template's file; NULL: there is no such file. AX_ERR_DATA if it is larger than
+ * a template may be, or not UTF-8. */
 static ax_status read_template(const char *dir, const char *name, char **text)
 {
     char *path;
@@ -46,6 +47,11 @@ static ax_status read_template(const char *dir, const char *name, char **text)
     AX_TRY(ax_path_join(dir, name, &path));
     ax_status status =
         ax_path_exists(path) ? ax_file_read_most(path, MOST_TEMPLATE_BYTES, text, &size) : AX_OK;
+    if (status == AX_OK && *text && tok_utf8_prefix(*text, size) != size) {
+        status = ax_fail(AX_ERR_DATA, "%s is not valid UTF-8: write the chat template in UTF-8", path);
+        free(*text);
+        *text = NULL;
+    }
     free(path);
     return status;
 }
@@ -58,7 +64,8 @@ static ax_status add_template(ax_tokenizer *tok, const char *name, size_t n, con
     return AX_OK;
 }
 
-/* Reads the templates NAME.jinja of the directory additional_chat_templates. */
+/* Reads the templates NAME.jinja of the directory additional_chat_templates. Files that cannot be read are
+ * left out: conversations may never need them. */
 static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
 {
     static const char end[] = ".jinja";
@@ -71,6 +78,10 @@ static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
         if (!stem || strcmp(names.items[i] + stem, end) != 0)
             continue;
         status = read_template(more, names.items[i], &text);
+        if (status == AX_ERR_DATA) {
+            ax_log(AX_LOG_WARN, "a chat template is left out: %s", ax_error_message());
+            status = AX_OK;
+        }
         if (status == AX_OK && text)
             status = add_template(tok, names.items[i], stem, text);
         free(text);

@@ -161,6 +161,27 @@ static void messages_are_handed_through(void **state)
         "~rr[{\"name\": \"f\", \"arguments\": {}}]");
 }
 
+/* A template that is not used stops nothing; the one that is used must be text. */
+static void unused_templates_may_be_broken(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = load(s, plain);
+    ax_tokenizer_destroy(&tok);
+    char *large = malloc((1 << 20) + 2);
+    assert_non_null(large);
+    memset(large, 'x', (1 << 20) + 1);
+    large[(1 << 20) + 1] = 0;
+    OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+    put_text(s, "chatml-tok/additional_chat_templates/latin.jinja", "caf\xe9");
+    put_text(s, "chatml-tok/additional_chat_templates/large.jinja", large);
+    free(large);
+    OK(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok));
+    ax_tokenizer_destroy(&tok);
+    put_text(s, "chatml-tok/chat_template.jinja", "caf\xe9");
+    assert_int_equal(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "chat_template.jinja is not valid UTF-8"));
+}
+
 /* Special tokens, and tokens that the template's text has, are found in what the template writes alone. */
 static void contents_are_no_markup(void **state)
 {
@@ -202,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,6 +51,9 @@ AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *te
  * read back as the same double. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_json_print(const struct json_t *value, size_t flags, ax_buf *out);
 
+/* Returns n bytes as a JSON string; NULL: out of memory. Bytes that are not UTF-8 become U+FFFD. */
+struct json_t *ax_json_text(const char *bytes, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #define MARK "\\u0000"
 
@@ -305,4 +306,23 @@ ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
     ax_status status = add_numbers(text, out);
     free(text);
     return status;
+}
+
+json_t *ax_json_text(const char *bytes, size_t n)
+{
+    static const char REPLACEMENT[] = "\xef\xbf\xbd";
+    ax_buf valid = {0};
+    ax_status status = ax_buf_reserve(&valid, n + 1);
+    while (n && status == AX_OK) {
+        utf8proc_int32_t point;
+        utf8proc_ssize_t used =
+            utf8proc_iterate((const utf8proc_uint8_t *)bytes, (utf8proc_ssize_t)n, &point);
+        status = used > 0 ? ax_buf_add(&valid, bytes, (size_t)used) : ax_buf_add(&valid, REPLACEMENT, 3);
+        used = used > 0 ? used : 1;
+        bytes += used;
+        n -= (size_t)used;
+    }
+    json_t *text = status == AX_OK ? json_stringn(valid.data ? valid.data : "", valid.size) : NULL;
+    ax_buf_fini(&valid);
+    return text;
 }

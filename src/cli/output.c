@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utf8proc.h>
 
 bool cli_colour(FILE *stream)
 {
@@ -33,25 +32,6 @@ ax_status cli_print_json(json_t *object)
     AX_CHECK(!failed && putchar('\n') != EOF && !fflush(stdout), AX_ERR_DATA,
              "standard output cannot be written: %s", strerror(errno));
     return AX_OK;
-}
-
-json_t *cli_json_text(const char *bytes, size_t n)
-{
-    static const char REPLACEMENT[] = "\xef\xbf\xbd";
-    ax_buf valid = {0};
-    ax_status status = ax_buf_reserve(&valid, n + 1);
-    while (n && status == AX_OK) {
-        utf8proc_int32_t point;
-        utf8proc_ssize_t used =
-            utf8proc_iterate((const utf8proc_uint8_t *)bytes, (utf8proc_ssize_t)n, &point);
-        status = used > 0 ? ax_buf_add(&valid, bytes, (size_t)used) : ax_buf_add(&valid, REPLACEMENT, 3);
-        used = used > 0 ? used : 1;
-        bytes += used;
-        n -= (size_t)used;
-    }
-    json_t *text = status == AX_OK ? json_stringn(valid.data ? valid.data : "", valid.size) : NULL;
-    ax_buf_fini(&valid);
-    return text;
 }
 
 ax_corpus_options cli_corpus_options(const cli_corpus *corpus)

@@ -165,7 +165,7 @@ ax_status text_file_open(const char *path, json_t *settings, prompt_list *prompt
 ax_status text_file_add(text_file *f, const ax_continued *one, bool said)
 {
     const cli_record *record = &f->prompts->records.record[one->prompt];
-    json_t *text = said ? cli_json_text(one->text, one->size) : json_null();
+    json_t *text = said ? ax_json_text(one->text, one->size) : json_null();
     char *printed = json_dumps(text, JSON_ENCODE_ANY);
     f->line.size = 0;
     ax_status status = printed

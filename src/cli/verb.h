@@ -149,9 +149,6 @@ ax_status cli_print(const char *text, size_t n);
 
 /* Returns `value` as a JSON number, or as null if it is NaN or infinite. */
 json_t *cli_json_number(double value);
-/* Returns n bytes as a JSON string, or NULL if out of memory. Bytes that are not valid UTF-8 become
- * U+FFFD. */
-json_t *cli_json_text(const char *bytes, size_t n);
 /* Returns true if the path leads to the file that is standard input: /dev/stdin, /dev/fd/0, a link to one of
  * them. */
 bool cli_is_stdin(const char *path);

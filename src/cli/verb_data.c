@@ -2,6 +2,7 @@
 #include "verb.h"
 
 #include "axonn/data.h"
+#include "axonn/json.h"
 #include "axonn/tokenizer.h"
 
 #include <inttypes.h>
@@ -288,7 +289,7 @@ static ax_status print_tokens(const show_args *a, const ax_ids *ids, const ax_bu
             json_array_append_new(list, json_integer(ids->data[i]));
         json_object_set_new(info, "ids", list);
         if (a->tokenizer)
-            json_object_set_new(info, "text", cli_json_text(text->data ? text->data : "", text->size));
+            json_object_set_new(info, "text", ax_json_text(text->data ? text->data : "", text->size));
         return AX_OK;
     }
     if (a->tokenizer)

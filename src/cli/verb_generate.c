@@ -355,7 +355,7 @@ static ax_status finish(const session *s)
     for (size_t i = 0; i < count; i++)
         json_array_append_new(ids, json_integer(id[i]));
     /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
-    json_t *text = s->m.model.tokenizer ? cli_json_text(said, n) : json_null();
+    json_t *text = s->m.model.tokenizer ? ax_json_text(said, n) : json_null();
     const char *reason = ax_text_finish(s->text) == AX_FINISH_STOP ? "stop" : "length";
     json_t *object = json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids, "prompt_tokens",
                                (int)s->ids.size, "finish", reason, "seconds", ax_now() - s->start);

@@ -1,6 +1,7 @@
 /* axonn report: plots the metrics of runs as an HTML page, or their loss as an SVG. */
 #include "verb.h"
 
+#include "axonn/json.h"
 #include "axonn/trace.h"
 
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static json_t *run_json(const char *path, const ax_history *run)
     for (int i = 0; i < run->n; i++)
         if (run->point[i].kind != AX_POINT_RECALL)
             *(run->point[i].kind == AX_POINT_EVAL ? &eval : &step) = &run->point[i];
-    return json_pack("{s:o, s:i, s:I, s:o, s:o}", "run", cli_json_text(path, strlen(path)), "points", run->n,
+    return json_pack("{s:o, s:i, s:I, s:o, s:o}", "run", ax_json_text(path, strlen(path)), "points", run->n,
                      "step",
                      (json_int_t)(step   ? step->step
                                   : eval ? eval->step
@@ -84,7 +85,7 @@ static ax_status print_json(const report_args *a, const ax_history *runs, const 
     for (size_t i = 0; i < a->run.count; i++)
         json_array_append_new(list, run_json(a->run.items[i], &runs[i]));
     return cli_print_json(
-        json_pack("{s:o, s:s, s:o}", "out", cli_json_text(out, strlen(out)), "format", format, "runs", list));
+        json_pack("{s:o, s:s, s:o}", "out", ax_json_text(out, strlen(out)), "format", format, "runs", list));
 }
 
 static ax_status write_report(const report_args *a, const ax_history *runs, const char *out,

@@ -3,6 +3,7 @@
 #include "verb.h"
 
 #include "axonn/data.h"
+#include "axonn/json.h"
 #include "axonn/tokenizer.h"
 
 #include <ctype.h>
@@ -189,7 +190,7 @@ static ax_status print_ids(const ax_tokenizer *tok, const ax_ids *ids, bool json
         size_t n;
         const char *piece = ax_tokenizer_piece(tok, ids->data[i], &n);
         json_array_append_new(numbers, json_integer(ids->data[i]));
-        json_array_append_new(pieces, cli_json_text(piece, n));
+        json_array_append_new(pieces, ax_json_text(piece, n));
     }
     return cli_print_json(
         json_pack("{s:I, s:o, s:o}", "count", (json_int_t)ids->size, "ids", numbers, "pieces", pieces));
@@ -296,7 +297,7 @@ static ax_status run_decode(const void *raw)
     if (status == AX_OK)
         status = ax_decode(tok, ids.data, ids.size, a->skip_special ? AX_DECODE_SKIP_SPECIAL : 0, &text);
     if (status == AX_OK && a->json)
-        status = cli_print_json(json_pack("{s:o}", "text", cli_json_text(text.data, text.size)));
+        status = cli_print_json(json_pack("{s:o}", "text", ax_json_text(text.data, text.size)));
     else if (status == AX_OK && text.size)
         status = cli_print(text.data, text.size);
     /* A newline is appended only on a terminal: a file or pipe gets exactly the bytes of the tokens. */

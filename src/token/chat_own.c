@@ -55,7 +55,7 @@ static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
             return json_incref(member);
     }
     return turn->reasoning && !json_is_array(json_object_get(message, "content"))
-               ? json_stringn(turn->reasoning, turn->reasoning_size)
+               ? ax_json_text(turn->reasoning, turn->reasoning_size)
                : NULL;
 }
 
@@ -86,7 +86,7 @@ static json_t *make_message(const ax_chat_turn *turn, const ax_chat_turn *input)
         (!input ||
          (ax_buf_add(&text, "\n", 1) == AX_OK && ax_buf_add(&text, input->text, input->size) == AX_OK)))
         message = json_pack("{s:s, s:o}", "role", roles[turn->role], "content",
-                            json_stringn(text.size ? text.data : "", text.size));
+                            ax_json_text(text.size ? text.data : "", text.size));
     if (message && turn->calls)
         json_object_set(message, "tool_calls", (json_t *)turn->calls);
     json_t *out = message ? copy_message(message, turn) : NULL;

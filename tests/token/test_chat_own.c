@@ -161,6 +161,25 @@ static void messages_are_handed_through(void **state)
         "~rr[{\"name\": \"f\", \"arguments\": {}}]");
 }
 
+/* What was typed, or written by a model and cut, may be no UTF-8. */
+static void bytes_that_are_no_text_are_replaced(void **state)
+{
+    ax_tokenizer *tok = load(*state, plain);
+    ax_chat *chat;
+    ax_chat_text text = {0};
+    ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "a\xe9", .size = 2},
+                           {.role = AX_CHAT_ASSISTANT, .text = "b\xe2\x82", .size = 3}};
+    static const char wanted[] = "<|im_start|>user:a\xef\xbf\xbd<|im_end|>;<|im_start|>assistant:b"
+                                 "\xef\xbf\xbd\xef\xbf\xbd<|im_end|>;";
+    OK(ax_chat_create(tok, NULL, &chat));
+    OK(ax_chat_render(chat, &(ax_chat_turns){.turn = turn, .n = 2}, false, &text));
+    assert_int_equal(text.text.size, sizeof wanted - 1);
+    assert_memory_equal(text.text.data, wanted, sizeof wanted - 1);
+    ax_chat_text_fini(&text);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
 /* A template that is not used stops nothing; the one that is used must be text. */
 static void unused_templates_may_be_broken(void **state)
 {
@@ -223,6 +242,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(bytes_that_are_no_text_are_replaced, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
     };

@@ -177,27 +177,51 @@ static size_t common(const char *a, size_t n, const char *b, size_t m)
     return i;
 }
 
+/* Returns the longest added token at the start of n bytes of text; NULL: none is there. */
+static const tok_added *token_at(const ax_tokenizer *tok, const char *text, size_t n, size_t *size)
+{
+    const tok_added *longest = NULL;
+    *size = 0;
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const tok_piece *piece = &tok->pieces[tok->added[i].id];
+        if (piece->name_size > *size && piece->name_size <= n &&
+            !memcmp(text, tok->bytes.data + piece->name, piece->name_size)) {
+            longest = &tok->added[i];
+            *size = piece->name_size;
+        }
+    }
+    return longest;
+}
+
 /* Returns the length of the first n bytes of a text up to the end of the last added token in them, and of the
- * newlines behind it; 0: no token is in them. `first`: of the first token instead. */
-static size_t up_to_token(const ax_tokenizer *tok, const char *text, size_t n, bool first, int32_t *id)
+ * newlines behind it; 0: no token is in them. */
+static size_t up_to_last_token(const ax_tokenizer *tok, const char *text, size_t n)
 {
     size_t end = 0;
-    for (size_t at = 0; at < n; at++)
-        for (size_t i = 0; i < tok->n_added; i++) {
-            const tok_piece *piece = &tok->pieces[tok->added[i].id];
-            const size_t size = piece->name_size;
-            if (!size || size > n - at || memcmp(text + at, tok->bytes.data + piece->name, size) != 0)
-                continue;
-            if (at + size > end) {
-                end = at + size;
-                *id = tok->added[i].id;
-            }
-            if (first)
-                return at;
-        }
+    for (size_t at = 0, size; at < n; at += ax_max(size, 1))
+        if (token_at(tok, text + at, n - at, &size))
+            end = at + size;
     while (end && end < n && text[end] == '\n')
         end++;
     return end;
+}
+
+/* Returns the first special token in a text, or the first added token if none is special; NULL: there is
+ * none. *before is the number of bytes before it. The end-of-text token counts as special. */
+static const tok_added *first_token(const ax_tokenizer *tok, const char *text, size_t n, size_t *before)
+{
+    const tok_added *first = NULL;
+    for (size_t at = 0, size; at < n; at += ax_max(size, 1)) {
+        const tok_added *one = token_at(tok, text + at, n - at, &size);
+        const bool special = one && (one->special || one->id == ax_tokenizer_eos(tok));
+        if (one && (special || !first)) {
+            first = one;
+            *before = at;
+        }
+        if (special)
+            break;
+    }
+    return first;
 }
 
 static ax_status refuse(size_t turn, const char *why)
@@ -233,8 +257,7 @@ static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t
                           size_t number, const ax_jinja_text *all, range *out)
 {
     ax_jinja_text *up_to = &own->work[1];
-    range here, alone;
-    int32_t id;
+    range here = {0}, alone = {0};
     AX_TRY(write_first(own, context, number, false, up_to));
     out->end = up_to->text.size;
     if (begins(&all->text, &up_to->text) && out->end > out->begin)
@@ -245,8 +268,7 @@ static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t
     const char *rest = all->text.data + here.end;
     const size_t same =
         common(rest, all->text.size - here.end, up_to->text.data + alone.end, up_to->text.size - alone.end);
-    const size_t closing =
-        same == up_to->text.size - alone.end ? same : up_to_token(tok, rest, same, false, &id);
+    const size_t closing = same == up_to->text.size - alone.end ? same : up_to_last_token(tok, rest, same);
     out->end = here.end + closing;
     return closing ? AX_OK : refuse(turn, "ends it otherwise if turns follow it");
 }
@@ -383,11 +405,11 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     if (status != AX_OK || !find_message(text, 2, &at))
         return status == AX_ERR_MEMORY ? status : AX_OK;
     const char *rest = text->text.data + at.end;
-    int32_t id = -1;
-    const size_t n = up_to_token(tok, rest, text->text.size - at.end, true, &id);
-    if (id < 0)
+    size_t n = 0;
+    const tok_added *end = first_token(tok, rest, text->text.size - at.end, &n);
+    if (!end)
         return AX_OK;
-    own->end = id;
+    own->end = end->id;
     return ax_buf_add(&own->closing, rest, n);
 }
 

@@ -180,6 +180,28 @@ static void bytes_that_are_no_text_are_replaced(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+/* Gemma's tokenizer has newlines among its added tokens, before the token that ends a turn. */
+static void special_tokens_end_answers(void **state)
+{
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}, {s:s, s:b}]", "content", "\n", "special", 0,
+                              "content", "<end", "special", 1, "content", "<end_of_turn>", "special", 1);
+    const char *path = put_tokenizer(*state, "newlines", "gpt2", added, NULL);
+    const char *answer = "b\n";
+    size_t size = 2;
+    json_decref(added);
+    put_text(*state, "newlines/chat_template.jinja",
+             "{% for m in messages %}{{ m.role }}:{{ m.content }}\n<end_of_turn>\n{% endfor %}");
+    OK(ax_tokenizer_load(path, &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_int_equal(ax_chat_end(chat), ax_tokenizer_id(tok, "<end_of_turn>", 13));
+    ax_chat_answer(chat, &answer, &size);
+    assert_int_equal(size, 1);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
 /* A template that is not used stops nothing; the one that is used must be text. */
 static void unused_templates_may_be_broken(void **state)
 {
@@ -243,6 +265,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_text_are_replaced, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
     };

@@ -59,7 +59,17 @@ static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
                : NULL;
 }
 
-/* Copies a message but for null members, and gives its reasoning the names that templates read. */
+/* The names that templates know of roles. */
+static const char *const roles[AX_CHAT_ROLES] = {"system", "user", "user", "tool", "assistant"};
+
+/* Returns true if the name of a role gets to templates as it is: templates tell these from the role. */
+static bool keeps_name(const char *name)
+{
+    return name && (!strcmp(name, "developer") || !strcmp(name, "ipython"));
+}
+
+/* Copies a message, and gives its role and its reasoning the names that templates read. Members that are null
+ * are left out but for the content, which templates compare with none. */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
     json_t *out = json_object(), *member, *reasoning = reasoning_of(message, turn);
@@ -68,7 +78,9 @@ static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
         json_object_set(out, "thinking", reasoning);
     json_object_foreach((json_t *)message, name, member)
     {
-        if (!json_is_null(member))
+        if (!strcmp(name, "role") && !keeps_name(json_string_value(member)))
+            json_object_set_new(out, name, json_string(roles[turn->role]));
+        else if (!json_is_null(member) || !strcmp(name, "content"))
             json_object_set(out, name, member);
     }
     if (reasoning)
@@ -79,7 +91,6 @@ static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 /* Makes the message of a turn that was no message, with the input (AX_CHAT_INPUT) that follows it. */
 static json_t *make_message(const ax_chat_turn *turn, const ax_chat_turn *input)
 {
-    static const char *const roles[AX_CHAT_ROLES] = {"system", "user", "user", "tool", "assistant"};
     ax_buf text = {0};
     json_t *message = NULL;
     if (ax_buf_add(&text, turn->text, turn->size) == AX_OK &&

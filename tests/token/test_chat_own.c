@@ -159,6 +159,24 @@ static void messages_are_handed_through(void **state)
         "[{'role': 'assistant', 'content': null, 'reasoning': 'r', 'weight': 0, 'tool_calls': [{'name': 'f', "
         "'arguments': {}}]}]",
         "~rr[{\"name\": \"f\", \"arguments\": {}}]");
+    expect(s, "{% for m in messages %}{{ m.content is none }}{{ m.name is defined }};{% endfor %}",
+           "[{'role': 'assistant', 'content': null, 'name': null, 'weight': 0, 'tool_calls': [{'name': 'f', "
+           "'arguments': {}}]}]",
+           "TrueFalse;");
+}
+
+/* Other names of roles are those that templates know. */
+static void roles_have_the_names_of_templates(void **state)
+{
+    static const char names[] = "{% for m in messages %}{{ m.role }} {% endfor %}";
+    expect(*state, names,
+           "[{'role': 'developer', 'content': 'a'}, {'role': 'human', 'content': 'a'}, {'role': 'gpt', "
+           "'content': 'b', 'weight': 0}, {'role': 'tool_response', 'content': 'c'}, {'role': "
+           "'tool_results', 'content': 'c'}, {'role': 'ipython', 'content': 'c'}, {'role': 'model', "
+           "'content': 'd', 'weight': 0}]",
+           "developer user assistant tool tool ipython assistant ");
+    expect(*state, plain, "[{'role': 'human', 'content': 'a'}, {'role': 'model', 'content': 'b'}]",
+           USER("a") "[~b<|im_end|>;]");
 }
 
 /* What was typed, or written by a model and cut, may be no UTF-8. */
@@ -264,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(roles_have_the_names_of_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_text_are_replaced, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),

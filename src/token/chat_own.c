@@ -245,10 +245,13 @@ static ax_status refuse(size_t turn, const char *why)
 }
 
 /* Finds where the answer of a turn begins in the text of the conversation: behind the prompt for it. If the
- * prompt ends with more than the conversation has there, such as "<think>", behind what both have. */
+ * prompt ends with more than the conversation has there, such as "<think>", behind what both have, but not
+ * behind the turn's own first byte: an answer may begin as the rest of the prompt does. */
 static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn, size_t number,
-                            const ax_buf *text, size_t *begin)
+                            const ax_jinja_text *all, size_t *begin)
 {
+    const ax_buf *text = &all->text;
+    range here = {0};
     ax_jinja_text *prompt = &own->work[1], *before = &own->work[2];
     AX_TRY(write_first(own, context, number - 1, true, prompt));
     *begin = prompt->text.size;
@@ -259,6 +262,8 @@ static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn,
     if (!begins(text, &before->text) || !begins(&prompt->text, &before->text))
         return refuse(turn, "writes the turns before it otherwise if it follows them");
     *begin = n + common(text->data + n, text->size - n, prompt->text.data + n, prompt->text.size - n);
+    if (find_message(all, (int32_t)number, &here) && here.begin >= n && here.begin < *begin)
+        *begin = here.begin;
     return *begin > n ? AX_OK : refuse(turn, "begins it otherwise than it begins an answer to be written");
 }
 
@@ -296,7 +301,7 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
         const size_t k = (size_t)number[i];
         if (turns->turn[i].role != AX_CHAT_ASSISTANT || turns->turn[i].unlearned)
             continue;
-        AX_TRY(find_begin(own, context, i + 1, k, &all->text, &one.begin));
+        AX_TRY(find_begin(own, context, i + 1, k, all, &one.begin));
         one.end = all->text.size;
         if (k < n)
             AX_TRY(find_end(tok, own, context, i + 1, k, all, &one));
@@ -306,6 +311,29 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
         AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
     return AX_OK;
+}
+
+/* Returns true if an answer that is learned says something. */
+static bool has_target(const ax_chat_turns *turns)
+{
+    for (size_t i = 0; i < turns->n; i++) {
+        const ax_chat_turn *turn = &turns->turn[i];
+        if (turn->role == AX_CHAT_ASSISTANT && !turn->unlearned &&
+            (turn->size || turn->calls || turn->reasoning_size))
+            return true;
+    }
+    return false;
+}
+
+/* Returns true if the text has a part that {% generation %} marks. A block whose text becomes a value, such
+ * as one in a macro, marks nothing. */
+static bool has_marks(const ax_jinja_text *text)
+{
+    const ax_jinja_part *part = (const void *)text->parts.data;
+    for (size_t i = 0; i < text->n_parts; i++)
+        if (part[i].marked)
+            return true;
+    return false;
 }
 
 /* Finds the answers that {% generation %} marks. A block belongs to the turn whose text it has. */
@@ -330,7 +358,11 @@ static ax_status find_marked(const ax_chat_turns *turns, const int32_t *number, 
         }
         begin = one.end;
         if (marked && !known)
-            return refuse(0, "marks a text of which no turn is known");
+            return ax_fail(
+                AX_ERR_DATA,
+                "which turns are learned cannot be told, because the model's chat_template marks a "
+                "text of which no turn is known: learn all turns of the assistant, or name a "
+                "template with --template (data.template)");
         if (marked && learned)
             AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
@@ -371,8 +403,9 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK && !prompt)
-        status = marks ? find_marked(turns, number, all, &answers)
-                       : find_answers(tok, own, turns, number, context, all, &answers);
+        status = marks && (has_marks(all) || !has_target(turns))
+                     ? find_marked(turns, number, all, &answers)
+                     : find_answers(tok, own, turns, number, context, all, &answers);
     if (status == AX_OK)
         status = take_parts(all, &answers, out);
     ax_buf_fini(&answers);

@@ -90,6 +90,12 @@ static void answers_follow_their_prompt(void **state)
            "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>;{% endfor %}"
            "{% if add_generation_prompt %}<|im_start|>assistant:<think>{% endif %}",
            two, USER("a") "[~b<|im_end|>;]" USER("c") "[~d<|im_end|>;]");
+    /* An answer that begins as the rest of such a prompt does. */
+    expect(s,
+           "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>;{% endfor %}"
+           "{% if add_generation_prompt %}<|im_start|>assistant:<think>{% endif %}",
+           "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': '<answer>42</answer>'}]",
+           USER("a") "[~<answer>42</answer><|im_end|>;]");
 }
 
 /* As the templates of reasoning models do, this one drops the reasoning of answers that are not the last. */
@@ -133,6 +139,18 @@ static void marks_are_the_targets(void **state)
            "false}, "
            "{'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]}",
            "U:~a;A:~b!;U:~c;A:[~d!];");
+    /* Marks in a macro are lost: the prompts tell where the answers are, or the conversation is refused. */
+    static const char macro[] =
+        "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}" TURNS(
+            "{{ say(m) }}");
+    expect(*state, macro, two, USER("a") "[~b<|im_end|>;]" USER("c") "[~d<|im_end|>;]");
+    expect_refused(*state,
+                   "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
+                   "{{ messages | length }}{% for m in messages %}{{ say(m) }}{% endfor %}",
+                   two, "turn 2: where the answer is cannot be told");
+    expect_refused(*state, "{% generation %}x{% endgeneration %}",
+                   "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'weight': 0}]",
+                   "which turns are learned cannot be told, because the model's chat_template marks a text");
 }
 
 /* Messages get to the template as transformers gives them. */

@@ -131,6 +131,7 @@ static void set_rest(jx *e, scope *s, const jmacro *m, const jargs *a, size_t n)
     jv value;
     for (size_t i = n; i < a->n; i++)
         list_add(e, rest, a->v[i]);
+    jx_charge(e, 32 * n * a->n_named);
     for (size_t i = 0; i < a->n_named; i++)
         if (!has_parameter(m->node, a->names[i]))
             dict_set(e, named, jv_str(js_text(e, a->names[i])), a->named[i]);
@@ -153,6 +154,7 @@ jv call_macro(jx *e, const jmacro *m, const jargs *a)
     const int line = e->line;
     for (const node *p = m->node->b; p; p = p->next, n++) {
         jv value = jv_undefined("a parameter of a macro has no value");
+        jx_charge(e, 32 * a->n_named);
         if (n < a->n)
             value = a->v[n];
         else if (!named_argument(a, p->name, &value) && p->a)

@@ -162,7 +162,7 @@ static jv eval_name(jx *e, scope *s, const node *n)
 {
     jv value;
     jbuf text = {0};
-    if (scope_get(s, n->name, &value))
+    if (scope_get(e, s, n->name, &value))
         return value;
     jbuf_printf(e, &text, "\"%.100s\" is not defined", n->name);
     jbuf_add(e, &text, "", 1);
@@ -210,6 +210,7 @@ static jv eval_concat(jx *e, scope *s, const node *n)
 static void add_named(jx *e, jargs *a, size_t *capacity, const char *name, jv value)
 {
     size_t same = *capacity;
+    jx_charge(e, 32 * a->n_named);
     for (size_t i = 0; i < a->n_named; i++)
         if (!strcmp(a->names[i], name))
             jx_fail(e, "the argument %s is given twice", name);

@@ -292,6 +292,8 @@ static jstr *percent_one(jx *e, char kind, int precision, jv v)
     }
     if (!is_number(v))
         jx_fail(e, "%%%c needs a number, but has a %s", kind, kind_name(v));
+    if (kind != 'f' && v.kind == J_REAL && !(fabs(v.real) < 0x1p63))
+        jx_fail(e, "%%%c needs a whole number of at most 64 bits", kind);
     if (kind == 'f')
         snprintf(text, sizeof text, "%.*f", precision < 0 ? 6 : precision, to_real(v));
     else

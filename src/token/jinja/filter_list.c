@@ -113,7 +113,9 @@ static jv f_map(jx *e, jv v, const jargs *a)
     if (!attribute && !fn)
         jx_fail(e, "the filter %.60s is not offered", name);
     for (size_t i = 0; i < list->n; i++) {
+        jx_enter(e);
         jv one = fn ? fn(e, list->v[i], &rest) : get_path(e, list->v[i], *attribute);
+        jx_leave(e);
         if (attribute && other && one.kind == J_UNDEFINED)
             one = *other;
         list_add(e, out, one);
@@ -135,8 +137,10 @@ static jv choose(jx *e, jv v, const jargs *a, bool keep, bool by_attribute)
         jx_fail(e, "the test %.60s is not offered", name);
     for (size_t i = 0; i < list->n; i++) {
         const jv one = by_attribute ? get_path(e, list->v[i], a->v[0]) : list->v[i];
+        jx_enter(e);
         if (is_true(e, fn ? fn(e, one, &rest) : one) == keep)
             list_add(e, out, list->v[i]);
+        jx_leave(e);
     }
     return jv_list(out);
 }

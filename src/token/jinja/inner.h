@@ -108,8 +108,8 @@ struct jloop {
     size_t next; /* index of the next candidate; it passes if `peeked` */
     int64_t index;
     jv now, before;
-    bool peeked, has_before;
-    jv changed; /* arguments of the last call of loop.changed; J_UNDEFINED: none */
+    bool peeked, has_before, busy; /* busy: its condition is evaluated */
+    jv changed;                    /* arguments of the last call of loop.changed; J_UNDEFINED: none */
     const node *node;
     scope *outer;
     int depth;
@@ -189,6 +189,10 @@ struct ax_jinja {
     char *where;
     node *body;
     name_table names;
+    struct template_text {
+        const jstr *text;
+        struct template_text *next;
+    } * texts; /* outside tags, and strings */
     bool marks, asks_date;
 };
 
@@ -298,6 +302,8 @@ node *parse_primary(parser *p);
 node *parse_arguments(parser *p);
 /* Parses filters behind `input`; `started`: the first one without its bar. */
 node *parse_filters(parser *p, node *input, bool started);
+/* Notes a text for ax_jinja_writes. */
+void note_text(parser *p, const jstr *text);
 
 /* ---- string.c -------------------------------------------------------------------------------------- */
 
@@ -402,7 +408,7 @@ struct scope {
 };
 scope *scope_new(jx *e, scope *parent);
 void scope_set(jx *e, scope *s, const char *name, jv value);
-bool scope_get(const scope *s, const char *name, jv *value);
+bool scope_get(jx *e, const scope *s, const char *name, jv *value);
 jv eval(jx *e, scope *s, const node *n);
 jv binary(jx *e, char op, jv a, jv b);
 void run(jx *e, scope *s, const node *body);

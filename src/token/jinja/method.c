@@ -72,11 +72,18 @@ static jlist *split_space(jx *e, jstr *s, int64_t most)
     return list;
 }
 
+/* Returns how often a string is split; -1: without bound. */
+static int64_t most_splits(jx *e, const jargs *a)
+{
+    const int64_t most = int_argument(e, a, 1, "maxsplit", -1);
+    return most < 0 ? -1 : most;
+}
+
 static jv m_split(jx *e, jv self, const jargs *a)
 {
     check_arguments(e, a, 2);
     jstr *by = string_argument(e, a, 0, "sep");
-    int64_t most = int_argument(e, a, 1, "maxsplit", -1);
+    int64_t most = most_splits(e, a);
     if (!by)
         return jv_list(split_space(e, self.s, most));
     if (!by->n)
@@ -89,15 +96,35 @@ static jv m_split(jx *e, jv self, const jargs *a)
     return jv_list(list);
 }
 
+/* Compares bytes. Adds those that were looked at to *work. */
+static bool same_bytes(const char *a, const char *b, size_t n, size_t *work)
+{
+    enum { BLOCK = 256 };
+    for (size_t i = 0; i < n; i += BLOCK) {
+        const size_t size = n - i < BLOCK ? n - i : BLOCK;
+        *work += size;
+        if (memcmp(a + i, b + i, size) != 0)
+            return false;
+    }
+    return true;
+}
+
 /* Returns the last place of `find` that ends before `end`, or SIZE_MAX. */
 static size_t find_last(jx *e, jstr *s, jstr *find, size_t end)
 {
     const char *data = js_data(e, s), *wanted = js_data(e, find);
-    jx_charge(e, end);
-    for (size_t at = end >= find->n ? end - find->n + 1 : 0; at-- > 0;)
-        if (!memcmp(data + at, wanted, find->n))
-            return at;
-    return SIZE_MAX;
+    size_t at = end >= find->n ? end - find->n + 1 : 0, work = 0;
+    bool found = false;
+    while (at > 0 && !found) {
+        at--;
+        work += 4;
+        found = !find->n || (data[at] == *wanted && same_bytes(data + at, wanted, find->n, &work));
+        if (work > 4096 || found || !at) {
+            jx_charge(e, work);
+            work = 0;
+        }
+    }
+    return found ? at : SIZE_MAX;
 }
 
 static jlist *reversed(jx *e, const jlist *list)
@@ -112,7 +139,7 @@ static jv m_rsplit(jx *e, jv self, const jargs *a)
 {
     check_arguments(e, a, 2);
     jstr *by = string_argument(e, a, 0, "sep");
-    int64_t most = int_argument(e, a, 1, "maxsplit", -1);
+    int64_t most = most_splits(e, a);
     if (!by && most >= 0)
         jx_fail(e, "rsplit at white space with a number of parts is not offered");
     if (!by)
@@ -165,6 +192,7 @@ static jv has_affix(jx *e, jv self, const jargs *a, bool end)
             jx_fail(e, "%s needs a string, but has a %s", end ? "endswith" : "startswith",
                     kind_name(list->v[i]));
         jstr *s = list->v[i].s;
+        jx_charge(e, s->n <= self.s->n ? s->n : 0);
         if (s->n <= self.s->n && !memcmp(data + (end ? self.s->n - s->n : 0), js_data(e, s), s->n))
             return jv_bool(true);
     }
@@ -257,13 +285,13 @@ static jv m_format(jx *e, jv self, const jargs *a)
         if (data[i] != '{' && data[i] != '}')
             continue;
         out = js_cat(e, out, js_sub(e, self.s, begin, i - begin));
-        const char *close = memchr(data + i, '}', self.s->n - i);
         if (i + 1 < self.s->n && data[i + 1] == data[i]) {
             out = js_cat(e, out, js_sub(e, self.s, i++, 1));
             begin = i + 1;
             continue;
         }
-        if (!close || data[i] == '}')
+        const char *close = data[i] == '{' ? memchr(data + i, '}', self.s->n - i) : NULL;
+        if (!close)
             jx_fail(e, "format: a single %c in the format", data[i]);
         const size_t n = (size_t)(close - data) - i - 1;
         char name[64];
@@ -350,7 +378,8 @@ static jv padded(jx *e, jv self, const jargs *a, bool left)
     check_arguments(e, a, 2);
     jstr *by = string_argument(e, a, 1, "fillchar");
     by = by ? by : js_text(e, " ");
-    const int64_t n = int_argument(e, a, 0, "width", 0) - (int64_t)js_length(e, self.s);
+    const int64_t width = int_argument(e, a, 0, "width", 0);
+    const int64_t n = width < 0 ? 0 : width - (int64_t)js_length(e, self.s);
     jstr *out = self.s;
     for (int64_t i = 0; i < n; i++) {
         out = left ? js_cat(e, by, out) : js_cat(e, out, by);

@@ -276,6 +276,7 @@ static node *parse_body(parser *p, const char *const *ends)
         if (t->kind == T_DATA) {
             node *n = new_node(p, N_DATA);
             n->value = jv_str(js_new(p->e, t->text, t->n, AX_JINJA_TEMPLATE));
+            note_text(p, n->value.s);
             add_node(&end, n);
         } else if (t->kind == T_PRINT) {
             node *n = new_node(p, N_PRINT);
@@ -356,34 +357,10 @@ void ax_jinja_destroy(ax_jinja **template)
 bool ax_jinja_marks(const ax_jinja *template) { return template->marks; }
 bool ax_jinja_asks_date(const ax_jinja *template) { return template->asks_date; }
 
-static bool node_writes(const node *n, const char *text, size_t size);
-
-/* The elif of an `if`, of which there can be many, follow each other in `other`. */
-static bool if_writes(const node *n, const char *text, size_t size)
-{
-    for (; n; n = n->flag ? NULL : n->other)
-        if (node_writes(n->a, text, size) || node_writes(n->d, text, size) ||
-            (n->flag && node_writes(n->other, text, size)))
-            return true;
-    return false;
-}
-
-static bool node_writes(const node *n, const char *text, size_t size)
-{
-    for (; n; n = n->next) {
-        if (n->value.kind == J_STRING && tok_text_find(text, size, n->value.s->data, n->value.s->n))
-            return true;
-        const node *const parts[] = {n->a, n->b, n->c, n->d, n->other};
-        if (n->type == N_IF && if_writes(n, text, size))
-            return true;
-        for (size_t i = 0; i < AX_COUNT(parts) && n->type != N_IF; i++)
-            if (parts[i] && node_writes(parts[i], text, size))
-                return true;
-    }
-    return false;
-}
-
 bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size)
 {
-    return node_writes(template->body, text, size);
+    for (const struct template_text *one = template->texts; one; one = one->next)
+        if (tok_text_find(text, size, one->text->data, one->text->n))
+            return true;
+    return false;
 }

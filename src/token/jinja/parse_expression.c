@@ -85,6 +85,13 @@ static node *constant(parser *p, jv value)
     return n;
 }
 
+void note_text(parser *p, const jstr *text)
+{
+    struct template_text *one = jx_alloc(p->e, sizeof *one);
+    *one = (struct template_text){text, p->out->texts};
+    p->out->texts = one;
+}
+
 /* Strings that follow each other are one. */
 static node *parse_strings(parser *p)
 {
@@ -93,6 +100,7 @@ static node *parse_strings(parser *p)
     for (; p->at->kind == T_STRING; p->at++)
         jbuf_add(p->e, &text, p->at->text, p->at->n);
     n->value = jv_str(js_new(p->e, text.n ? text.data : "", text.n, AX_JINJA_TEMPLATE));
+    note_text(p, n->value.s);
     return n;
 }
 
@@ -288,9 +296,16 @@ static node *parse_attribute(parser *p, node *object)
     return n;
 }
 
+/* Counts what follows a primary, or a filter: each part is one level of the tree. */
+static void count_link(parser *p, int *links)
+{
+    if (++*links > JX_DEPTH / 2)
+        jx_fail(p->e, "more than %d attributes, calls or filters follow each other", JX_DEPTH / 2);
+}
+
 static node *parse_postfix(parser *p, node *n)
 {
-    for (;;)
+    for (int links = 0;; count_link(p, &links))
         if (is_op(p, '.'))
             n = parse_attribute(p, n);
         else if (is_op(p, '['))
@@ -309,18 +324,22 @@ static void note_missing(parser *p, const char *kind, const node *n)
                     n->line);
 }
 
+static node *parse_filter(parser *p, node *input)
+{
+    node *n = new_node(p, N_FILTER);
+    n->a = input;
+    n->name = take_name(p, "the name of a filter");
+    n->fn = find_filter(n->name);
+    note_missing(p, "filter", n);
+    n->b = is_op(p, '(') ? parse_arguments(p) : NULL;
+    return n;
+}
+
 node *parse_filters(parser *p, node *input, bool started)
 {
-    while (started || is_op(p, '|')) {
-        p->at += !started;
-        started = false;
-        node *n = new_node(p, N_FILTER);
-        n->a = input;
-        n->name = take_name(p, "the name of a filter");
-        n->fn = find_filter(n->name);
-        note_missing(p, "filter", n);
-        n->b = is_op(p, '(') ? parse_arguments(p) : NULL;
-        input = n;
+    for (int links = 0; started || skip_op(p, '|'); started = false) {
+        input = parse_filter(p, input);
+        count_link(p, &links);
     }
     return input;
 }
@@ -360,9 +379,9 @@ static node *parse_test(parser *p, node *input)
 
 static node *parse_filters_and_tests(parser *p, node *n)
 {
-    for (;;)
-        if (is_op(p, '|'))
-            n = parse_filters(p, n, false);
+    for (int links = 0;; count_link(p, &links))
+        if (skip_op(p, '|'))
+            n = parse_filter(p, n);
         else if (is_name(p, "is"))
             n = parse_test(p, n);
         else if (is_op(p, '('))

@@ -14,11 +14,16 @@ scope *scope_new(jx *e, scope *parent)
     return s;
 }
 
+/* Bindings lie in a list, of which `n` were passed. */
+static void charge_bindings(jx *e, size_t n) { jx_charge(e, 4 * n); }
+
 void scope_set(jx *e, scope *s, const char *name, jv value)
 {
     struct binding *b = s->first;
-    while (b && b->name != name)
+    size_t n = 0;
+    for (; b && b->name != name; n++)
         b = b->next;
+    charge_bindings(e, n);
     if (!b) {
         b = jx_alloc(e, sizeof *b);
         b->name = name;
@@ -28,14 +33,17 @@ void scope_set(jx *e, scope *s, const char *name, jv value)
     b->value = value;
 }
 
-bool scope_get(const scope *s, const char *name, jv *value)
+bool scope_get(jx *e, const scope *s, const char *name, jv *value)
 {
-    for (; s; s = s->parent)
-        for (const struct binding *b = s->first; b; b = b->next)
+    size_t n = 0;
+    for (; s; s = s->parent, n++)
+        for (const struct binding *b = s->first; b; b = b->next, n++)
             if (b->name == name) {
+                charge_bindings(e, n);
                 *value = b->value;
                 return true;
             }
+    charge_bindings(e, n);
     return false;
 }
 
@@ -47,7 +55,7 @@ void assign(jx *e, scope *s, const node *target, jv value)
     }
     if (target->type == N_NSREF) {
         jv space;
-        if (!scope_get(s, target->name, &space) || space.kind != J_NAMESPACE)
+        if (!scope_get(e, s, target->name, &space) || space.kind != J_NAMESPACE)
             jx_fail(e, "%s is no namespace, so its attribute %s cannot be set", target->name, target->text);
         if (target->text[0] == '_')
             jx_fail(e, "an attribute of a namespace cannot begin with \"_\"");
@@ -65,18 +73,32 @@ void assign(jx *e, scope *s, const node *target, jv value)
 
 /* ---- loops ------------------------------------------------------------------------------------------- */
 
+static void check_idle(jx *e, const jloop *loop)
+{
+    if (loop->busy)
+        jx_fail(e, "the condition of a loop asks what follows in this loop");
+}
+
+static bool passes(jx *e, jloop *loop, jv value)
+{
+    const node *n = loop->node;
+    if (!n->c)
+        return true;
+    scope *s = scope_new(e, loop->outer);
+    loop->busy = true;
+    assign(e, s, n->a, value);
+    const bool yes = is_true(e, eval(e, s, n->c));
+    loop->busy = false;
+    return yes;
+}
+
 /* Moves to the next element that passes the loop's condition. Returns false if there is none. */
 bool loop_peek(jx *e, jloop *loop)
 {
-    const node *n = loop->node;
-    for (; !loop->peeked && loop->next < loop->items->n; loop->next++) {
-        scope *s = n->c ? scope_new(e, loop->outer) : NULL;
-        if (s)
-            assign(e, s, n->a, loop->items->v[loop->next]);
-        if (!s || is_true(e, eval(e, s, n->c))) {
-            loop->peeked = true;
-            return true;
-        }
+    check_idle(e, loop);
+    while (!loop->peeked && loop->next < loop->items->n) {
+        loop->peeked = passes(e, loop, loop->items->v[loop->next]);
+        loop->next += !loop->peeked;
     }
     return loop->peeked;
 }
@@ -84,6 +106,7 @@ bool loop_peek(jx *e, jloop *loop)
 /* Returns the number of elements that follow, which settles those that pass. */
 static int64_t count_rest(jx *e, jloop *loop)
 {
+    check_idle(e, loop);
     if (!loop->node->c)
         return (int64_t)(loop->items->n - loop->next);
     jlist *rest = list_new(e, L_LIST);
@@ -236,7 +259,9 @@ static jv filter_text(jx *e, scope *s, const node *filter, jstr *text)
 {
     if (!filter)
         return jv_str(text);
+    jx_enter(e);
     const jv input = filter_text(e, s, filter->a, text);
+    jx_leave(e);
     node one = *filter, value = {.type = N_CONST, .line = filter->line, .value = input};
     one.a = &value;
     return eval(e, s, &one);

@@ -172,9 +172,12 @@ size_t js_find(jx *e, jstr *s, jstr *find, size_t at)
 {
     if (at > s->n)
         return SIZE_MAX;
-    const char *data = js_data(e, s), *found = tok_text_find(js_data(e, find), find->n, data + at, s->n - at);
-    jx_charge(e, found ? (size_t)(found - data) - at : s->n - at);
-    return find->n && !found ? SIZE_MAX : find->n ? (size_t)(found - data) : at;
+    if (!find->n)
+        return at;
+    const char *data = js_data(e, s), *found = memmem(data + at, s->n - at, js_data(e, find), find->n);
+    const size_t end = found ? (size_t)(found - data) : s->n;
+    jx_charge(e, 8 * (end - at) + (find->n < s->n ? find->n : 0));
+    return found ? end : SIZE_MAX;
 }
 
 /* Returns the length of the white space, or of the character of `set`, at the start of a text; 0: none. */
@@ -188,7 +191,8 @@ static size_t strip_one(jx *e, const char *text, size_t n, jstr *set, bool right
         for (at = n - 1; at && (text[at] & 0xc0) == 0x80;)
             at--;
     length = right ? n - at : tok_utf8_size((unsigned char)text[0]);
-    return tok_text_find(text + at, length, js_data(e, set), set->n) ? length : 0;
+    jx_charge(e, set->n);
+    return memmem(js_data(e, set), set->n, text + at, length) ? length : 0;
 }
 
 jstr *js_strip(jx *e, jstr *s, jstr *set, bool left, bool right)

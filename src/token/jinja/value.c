@@ -69,10 +69,11 @@ bool dict_find(jx *e, const jdict *d, const char *key, jv *value)
     const size_t n = strlen(key);
     for (size_t i = 0; i < d->n; i++)
         if (d->key[i].kind == J_STRING && d->key[i].s->n == n && !memcmp(js_data(e, d->key[i].s), key, n)) {
+            jx_charge(e, 4 * i);
             *value = d->value[i];
             return true;
         }
-    jx_charge(e, d->n);
+    jx_charge(e, 4 * d->n);
     return false;
 }
 

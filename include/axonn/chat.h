@@ -140,11 +140,12 @@ typedef struct ax_chat_text {
 void ax_chat_text_fini(ax_chat_text *text);
 
 /* Replaces *out by the rendered conversation. A template that the tokenizer brings is run, with the messages
- * (ax_chat_turn.message), tools and reasoning as transformers gives them. With `prompt`, the header of the
- * assistant's answer follows at the end, for a model to continue; the last turn must then be the user's (or
- * an input, AX_CHAT_INPUT, or the result of a tool). AX_ERR_DATA: the turns are out of order, the template
- * does not write tools, a template that is run fails or refuses the conversation, or where an answer is
- * cannot be told. AX_ERR_USAGE: there is no template. */
+ * (ax_chat_turn.message), tools and reasoning as transformers gives them, with the usual names of roles
+ * (assistant, user, tool). With `prompt`, the header of the assistant's answer follows at the end, for a
+ * model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT, or the result of a
+ * tool). AX_ERR_DATA: the turns are out of order, the template does not write tools, a template that is run
+ * fails or refuses the conversation, or where an answer is cannot be told. AX_ERR_USAGE: there is no
+ * template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

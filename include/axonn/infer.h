@@ -201,8 +201,8 @@ typedef struct ax_key_reading {
 } ax_key_reading;
 
 /* Lets generators and evaluations of an open model that are created later read few keys, if `how` says so,
- * else all. AX_ERR_USAGE or
- * AX_ERR_DATA, with all that is wrong: of the arguments, and of a file that does not belong to the model. */
+ * else all. Not collective. AX_ERR_USAGE or AX_ERR_DATA, with all that is wrong: of the arguments, and of a
+ * file that does not belong to the model. */
 AX_MUST_CHECK ax_status ax_pretrained_read_keys(ax_pretrained *model, const ax_key_reading *how);
 /* Reads the matrices into the layers of a model, if there are any. Not collective. */
 AX_MUST_CHECK ax_status ax_pretrained_load_turns(const ax_pretrained *model, ax_layer *root);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct calibration {
     ax_ctx *ctx;
@@ -179,6 +180,14 @@ static bool has_suffix(const char *path)
            path[n - strlen(suffix) - 1] != '/';
 }
 
+/* Writes the directory of the file to `dir`, which has room for a path, and returns its name there. */
+static const char *split_path(const char *path, char dir[4096])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(dir, 4096, "%.*s", slash > path ? (int)(slash - path) : 1, slash ? path : ".");
+    return slash ? slash + 1 : path;
+}
+
 static ax_status fill_file(const calibration *c, ax_st *st)
 {
     char sum[AX_LOKI_CHECKSUM], tokens[32];
@@ -204,11 +213,9 @@ static ax_status fill_file(const calibration *c, ax_st *st)
 static ax_status write_arrays(const calibration *c, const ax_st_array *arrays)
 {
     char dir[4096], stem[4096], aside[8300];
-    const char *path = c->how->out, *slash = strrchr(path, '/');
-    const int length = slash ? (int)(slash - path) : 1;
+    const char *path = c->how->out;
     ax_st *st;
-    snprintf(dir, sizeof dir, "%.*s", length > 1 ? length : 1, slash ? path : ".");
-    snprintf(stem, sizeof stem, "%s", slash ? slash + 1 : path);
+    snprintf(stem, sizeof stem, "%s", split_path(path, dir));
     snprintf(stem + strlen(stem) - strlen(suffix), 16, ".new");
     snprintf(aside, sizeof aside, "%s/%s%s", dir, stem, suffix);
     AX_TRY(ax_st_plan(dir, stem, arrays, (int)(2 * c->layers), INT64_MAX, &st));
@@ -244,13 +251,14 @@ static ax_status write_file(const calibration *c)
 
 /* ---- the whole calibration ----------------------------------------------------------------------- */
 
-/* Reports all that is wrong with the arguments. */
+/* Reports all that is wrong with the arguments, and with the directory of the file. */
 static ax_status check(const calibration *c)
 {
     const ax_loki_calibration *how = c->how;
     ax_buf errors = {0};
     ax_status status = AX_OK;
     const int64_t least = 16 * c->e;
+    char dir[4096];
     if (how->tokens < least)
         status = ax_buf_printf(&errors, "%lld tokens are too few for heads of width %lld: give %lld or more",
                                (long long)how->tokens, (long long)c->e, (long long)least);
@@ -268,8 +276,13 @@ static ax_status check(const calibration *c)
     if (status == AX_OK && !has_suffix(how->out))
         status = ax_buf_printf(&errors, "%s%s: the name of the file must end in %s", errors.size ? "\n" : "",
                                how->out, suffix);
+    const bool usage = errors.size;
+    split_path(how->out, dir);
+    if (status == AX_OK && ax_comm_rank(c->ctx->world) == 0 && access(dir, W_OK | X_OK))
+        status = ax_buf_printf(&errors, "%s%s: no file can be written to %s: %s", errors.size ? "\n" : "",
+                               how->out, dir, strerror(errno));
     if (status == AX_OK && errors.size)
-        status = ax_fail(AX_ERR_USAGE, "%s", errors.data);
+        status = ax_fail(usage ? AX_ERR_USAGE : AX_ERR_DATA, "%s", errors.data);
     ax_buf_fini(&errors);
     return status;
 }

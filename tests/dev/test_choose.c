@@ -44,6 +44,37 @@ static void draw(uint64_t seed, bool integers)
 
 static bool has(const uint64_t *bits, int64_t j) { return bits[j / 64] >> j % 64 & 1; }
 
+/* What the last of n positions chooses: `keys` keys, by the first `width` elements. Several query heads share
+ * the key head, and choose together. */
+typedef struct call {
+    int64_t n, heads, width, keys;
+    const float *q; /* [heads, WIDTH] */
+    uint64_t *bits; /* gets the choice */
+} call;
+
+static void choose(ax_stream *stream, const call *c)
+{
+    assert_int_equal(ax_run_choose(stream, &(ax_choose_args){.batch = 1,
+                                                             .q_len = 1,
+                                                             .kv_len = c->n,
+                                                             .q_offset = c->n - 1,
+                                                             .heads = c->heads,
+                                                             .kv_heads = 1,
+                                                             .width = c->width,
+                                                             .q_ld = c->heads * WIDTH,
+                                                             .q_step = WIDTH,
+                                                             .k_ld = WIDTH,
+                                                             .k_step = WIDTH,
+                                                             .k_batch_stride = c->n * WIDTH,
+                                                             .q = c->q,
+                                                             .k = k,
+                                                             .keys = c->keys,
+                                                             .chosen = c->bits,
+                                                             .dtype = AX_F32,
+                                                             .group = c->heads > 1}),
+                     AX_OK);
+}
+
 /* Chooses `wanted` of n keys by their first `width` elements, and compares. */
 static void check(ax_stream *stream, int64_t n, int64_t wanted, int64_t width, bool integers)
 {
@@ -57,24 +88,7 @@ static void check(ax_stream *stream, int64_t n, int64_t wanted, int64_t width, b
     }
     qsort(all, (size_t)n, sizeof *all, by_choice);
     memset(bits, 0xff, sizeof bits);
-    assert_int_equal(ax_run_choose(stream, &(ax_choose_args){.batch = 1,
-                                                             .q_len = 1,
-                                                             .kv_len = n,
-                                                             .q_offset = n - 1,
-                                                             .heads = 1,
-                                                             .kv_heads = 1,
-                                                             .width = width,
-                                                             .q_ld = WIDTH,
-                                                             .q_step = WIDTH,
-                                                             .k_ld = WIDTH,
-                                                             .k_step = WIDTH,
-                                                             .k_batch_stride = n * WIDTH,
-                                                             .q = q,
-                                                             .k = k,
-                                                             .keys = wanted,
-                                                             .chosen = bits,
-                                                             .dtype = AX_F32}),
-                     AX_OK);
+    choose(stream, &(call){.n = n, .heads = 1, .width = width, .keys = wanted, .q = q, .bits = bits});
     const int64_t most = wanted < n ? wanted : n;
     const double last = all[most - 1].score, rounding = integers ? 0 : (double)width * 0x1p-23;
     for (int64_t i = 0; i < n; i++) {
@@ -128,25 +142,7 @@ static void check_no_number(const char *device)
         heads[h][0] = h ? -1.0f : 0.0f; /* infinity · 0 is no number; infinity · -1 is the smallest score */
     }
     k[5][0] = INFINITY;
-    assert_int_equal(ax_run_choose(&stream, &(ax_choose_args){.batch = 1,
-                                                              .q_len = 1,
-                                                              .kv_len = N,
-                                                              .q_offset = N - 1,
-                                                              .heads = HEADS,
-                                                              .kv_heads = 1,
-                                                              .width = 8,
-                                                              .q_ld = HEADS * WIDTH,
-                                                              .q_step = WIDTH,
-                                                              .k_ld = WIDTH,
-                                                              .k_step = WIDTH,
-                                                              .k_batch_stride = N * WIDTH,
-                                                              .q = heads,
-                                                              .k = k,
-                                                              .keys = 2,
-                                                              .chosen = bits,
-                                                              .dtype = AX_F32,
-                                                              .group = true}),
-                     AX_OK);
+    choose(&stream, &(call){.n = N, .heads = HEADS, .width = 8, .keys = 2, .q = heads[0], .bits = bits});
     assert_true(has(bits, 5));
     ax_device_close(&dev);
 }

@@ -55,14 +55,14 @@ static void add_sent(const ax_engine *e, int64_t times, int64_t *sent)
 static ax_status list_sent(const ax_grid *grid, const int64_t *sent, ax_engine_plan *out)
 {
     const int sets = 1 << ax_grid_axes(grid);
-    AX_TRY(ax_calloc((size_t)sets, sizeof *out->sent, &out->sent));
+    AX_TRY(
+        ax_calloc((size_t)ax_grid_groups(grid), sizeof *out->sent, &out->sent)); /* one group has each set */
     for (int axes = 1; axes < sets; axes++) {
-        ax_axes_bytes *entry = &out->sent[out->n_sent];
         if (!sent[axes])
             continue;
+        ax_axes_bytes *entry = &out->sent[out->n_sent++];
         ax_grid_set_print(grid, (ax_axisset)axes, entry->axes);
         entry->bytes = sent[axes];
-        out->n_sent++;
     }
     return AX_OK;
 }

@@ -400,6 +400,8 @@ void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
  * kernels; one part after the other if these are not threads of the host. Which thread has which part is not
  * defined. `work` neither uses the device nor reports errors, and subnormal numbers may count as 0 in it. */
 void ax_device_parallel(ax_device *dev, int parts, ax_host_work_fn *work, void *user);
+/* Returns how many parts run at the same time. */
+int ax_device_workers(const ax_device *dev);
 
 /* Makes a device keep on disk which algorithms it chooses by timing them (device cuda: algorithms of GEMMs).
  * From this call on, the device stores all its choices in file AX_PLANS_FILE of directory `dir`, and does not

@@ -12,7 +12,7 @@ typedef struct timing {
     const float *logits; /* of the generator, of the last pass */
     int32_t *ids;        /* [prompt]: the prompt */
     int32_t *next;       /* [slots of the generator]: tokens of a step */
-    float *work;         /* [threads, 2, vocab]: scratch of ax_sample */
+    float *work;         /* [workers, 2, vocab]: scratch of ax_sample */
     int64_t drawn;       /* number of tokens that were drawn */
     double *first;       /* [rounds]: seconds to feed the prompt */
     double *read;        /* [rounds]: bytes/s of reading the weights (ax_device_read) */
@@ -86,11 +86,11 @@ static ax_status draw_one(timing *t, int64_t i, int thread)
     return ax_sample(t->logits + i * vocab, (int)vocab, &how, u, t->work + 2 * thread * vocab, &t->next[i]);
 }
 
-/* Draws every n-th token, with n the number of threads (ax_device_parallel). */
+/* Draws every n-th token, with n the number of workers (ax_device_parallel). */
 static void draw_part(void *user, int part)
 {
     timing *t = user;
-    for (int64_t i = part; i < t->batch; i += t->ctx->dev->threads)
+    for (int64_t i = part; i < t->batch; i += ax_device_workers(t->ctx->dev))
         if (draw_one(t, i, part) != AX_OK)
             t->next[i] = AX_IDLE;
 }
@@ -98,7 +98,7 @@ static void draw_part(void *user, int part)
 /* Chooses the next tokens of all texts. */
 static ax_status draw(timing *t)
 {
-    ax_device_parallel(t->ctx->dev, t->ctx->dev->threads, draw_part, t);
+    ax_device_parallel(t->ctx->dev, ax_device_workers(t->ctx->dev), draw_part, t);
     for (int64_t i = 0; i < t->batch; i++)
         if (t->next[i] == AX_IDLE)
             AX_TRY(draw_one(t, i, 0)); /* again, for the message */
@@ -240,7 +240,8 @@ static ax_status alloc_arrays(timing *t, int64_t slots)
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->read, &t->read));
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->share, &t->share));
     AX_TRY(ax_calloc((size_t)slots, sizeof *t->next, &t->next));
-    AX_TRY(ax_calloc(2 * (size_t)(t->ctx->dev->threads * t->model->vocab), sizeof *t->work, &t->work));
+    AX_TRY(
+        ax_calloc(2 * (size_t)(ax_device_workers(t->ctx->dev) * t->model->vocab), sizeof *t->work, &t->work));
     for (int64_t i = t->batch; i < slots; i++)
         t->next[i] = AX_IDLE;
     for (int64_t i = 0; i < t->prompt; i++)

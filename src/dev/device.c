@@ -260,6 +260,8 @@ void ax_device_parallel(ax_device *dev, int parts, ax_host_work_fn *work, void *
             work(user, part);
 }
 
+int ax_device_workers(const ax_device *dev) { return dev->ops.parallel ? dev->threads : 1; }
+
 double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
 {
     enter(dev);

@@ -261,8 +261,7 @@ static ax_status run(texts *b)
     AX_TRY(ax_calloc((size_t)slots, sizeof *b->slot, &b->slot));
     AX_TRY(ax_calloc((size_t)slots + 1, sizeof *b->drawn, &b->drawn));
     AX_TRY(ax_calloc((size_t)ax_max(b->size, LEAST), sizeof *b->fed, &b->fed));
-    b->threads =
-        b->ctx->dev->ops.parallel ? (int)ax_min(b->ctx->dev->threads, ax_ceil_div(b->size, b->members)) : 1;
+    b->threads = (int)ax_min(ax_device_workers(b->ctx->dev), ax_ceil_div(b->size, b->members));
     AX_TRY(ax_calloc(3 * (size_t)(b->threads * b->model->config.vocab), sizeof *b->work, &b->work));
     for (int64_t i = b->size; i < LEAST; i++)
         b->fed[i] = AX_IDLE;

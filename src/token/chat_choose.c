@@ -1,0 +1,315 @@
+/* Chooses the template of conversations: the one that the user names, the tokenizer's own text, or one of the
+ * table that fits the tokenizer; and which tokens no text of a turn can contain. */
+#include "chat_templates.h"
+#include "token/tok.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tokens of templates ------------------------------------------------------------------------- */
+
+/* Returns the id of the added token (entry of added_tokens in tokenizer.json) whose text is `name`; CHAT_EOS
+ * stands for the end-of-text token. Returns -1 if the tokenizer has no such added token. */
+static int32_t find_token(const ax_tokenizer *tok, const char *name)
+{
+    const bool is_end = !strcmp(name, CHAT_EOS);
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const int32_t id = tok->added[i].id;
+        const tok_piece *piece = &tok->pieces[id];
+        if (is_end ? id == ax_tokenizer_eos(tok)
+                   : piece->name_size == strlen(name) &&
+                         !memcmp(tok->bytes.data + piece->name, name, strlen(name)))
+            return id;
+    }
+    return -1;
+}
+
+/* Adds to chat->guarded (ids of tokens that texts of turns cannot contain) the id of each of the n names that
+ * is an added token of the tokenizer. The list of names may end earlier, with NULL. */
+static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n && names[i]; i++) {
+        int32_t id = find_token(chat->tok, names[i]);
+        if (id >= 0)
+            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
+    }
+    return AX_OK;
+}
+
+/* Guards the added tokens that the model's own template writes. */
+static ax_status guard_own(ax_chat *chat)
+{
+    for (size_t i = 0; i < chat->tok->n_added; i++) {
+        const int32_t id = chat->tok->added[i].id;
+        const tok_piece *piece = &chat->tok->pieces[id];
+        if (piece->name_size &&
+            chat_jinja_writes(chat->own, chat->tok->bytes.data + piece->name, piece->name_size))
+            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
+    }
+    return AX_OK;
+}
+
+static ax_status guard_tokens(ax_chat *chat)
+{
+    const chat_template *t = chat->template;
+    if (chat->own)
+        return guard_own(chat);
+    if (!t)
+        return AX_OK;
+    AX_TRY(guard(chat, t->needs, AX_COUNT(t->needs)));
+    return guard(chat, t->guards, AX_COUNT(t->guards));
+}
+
+/* Appends to `out` the names of the tokens that the template needs and the tokenizer lacks, separated by
+ * commas. Sets *missing to the number of these tokens. */
+static ax_status list_missing(const ax_tokenizer *tok, const chat_template *t, ax_buf *out, int *missing)
+{
+    *missing = 0;
+    for (size_t i = 0; i < AX_COUNT(t->needs) && t->needs[i]; i++) {
+        if (find_token(tok, t->needs[i]) >= 0)
+            continue;
+        const char *separator = (*missing)++ ? ", " : "";
+        AX_TRY(strcmp(t->needs[i], CHAT_EOS)
+                   ? ax_buf_printf(out, "%s\"%s\"", separator, t->needs[i])
+                   : ax_buf_printf(out, "%san end-of-text token among its added tokens", separator));
+    }
+    return AX_OK;
+}
+
+/* ---- the tokenizer's own template ---------------------------------------------------------------- */
+
+/* Returns the tokenizer's template of this name, or NULL. */
+static const char *find_text(const ax_tokenizer *tok, const char *name)
+{
+    const char *named = json_string_value(json_object_get(tok->templates, name));
+    return named || strcmp(name, "default") ? named : ax_tokenizer_chat_template(tok);
+}
+
+/* The name in token files of a template that a tokenizer brings. */
+static void name_own(const char *text, const char *tools, char name[AX_CHAT_NAME_BYTES])
+{
+    snprintf(name, AX_CHAT_NAME_BYTES, "own-%016llx", (unsigned long long)chat_jinja_hash(text, tools));
+}
+
+static ax_status take_own(ax_chat *chat, const char *text, const char *tools)
+{
+    AX_TRY(chat_jinja_create(chat->tok, text, tools, &chat->own));
+    name_own(text, tools, chat->name);
+    return ax_strdup(text, &chat->jinja);
+}
+
+/* Takes the tokenizer's template of this name, or the one whose texts token files name so. Leaves chat->own
+ * NULL if there is none. */
+static ax_status take_named_own(ax_chat *chat, const char *name)
+{
+    const char *tools = find_text(chat->tok, "tool_use"), *text = find_text(chat->tok, name), *found;
+    char given[AX_CHAT_NAME_BYTES];
+    json_t *value;
+    if (text)
+        return take_own(chat, text, NULL);
+    if ((text = ax_tokenizer_chat_template(chat->tok))) {
+        name_own(text, tools, given);
+        if (!strcmp(given, name))
+            return take_own(chat, text, tools);
+        name_own(text, NULL, given);
+        if (!strcmp(given, name))
+            return take_own(chat, text, NULL);
+    }
+    json_object_foreach(chat->tok->templates, found, value)
+    {
+        name_own(json_string_value(value), NULL, given);
+        if (!strcmp(given, name))
+            return take_own(chat, json_string_value(value), NULL);
+    }
+    return AX_OK;
+}
+
+static ax_status refuse_name(const ax_chat *chat, const char *name)
+{
+    ax_buf list = {0};
+    const char *own;
+    json_t *value;
+    ax_status status = AX_OK;
+    json_object_foreach(chat->tok->templates, own, value)
+    {
+        if (status == AX_OK)
+            status = ax_buf_printf(&list, "%s%s", list.size ? ", " : "; the tokenizer brings ", own);
+    }
+    if (status == AX_OK)
+        status =
+            ax_fail(AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s%s%s", name, ax_chat_names,
+                    list.size ? list.data : "",
+                    strncmp(name, "own-", 4) ? ""
+                                             : "; a name that begins with \"own-\" is that of another "
+                                               "tokenizer's chat_template, by which the data was written");
+    ax_buf_fini(&list);
+    return status;
+}
+
+static ax_status take_named(ax_chat *chat, const char *name)
+{
+    ax_buf list = {0};
+    int missing;
+    for (size_t i = 0; i < CHAT_TEMPLATES && !chat->template; i++)
+        chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
+    if (!chat->template) {
+        AX_TRY(take_named_own(chat, name));
+        return chat->own ? AX_OK : refuse_name(chat, name);
+    }
+    chat->tools = chat->template->tools;
+    ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
+    if (status == AX_OK && missing)
+        status = ax_fail(AX_ERR_USAGE,
+                         "chat template %s does not fit the tokenizer, which lacks %s; choose another "
+                         "template or tokenizer",
+                         name, list.data);
+    ax_buf_fini(&list);
+    return status;
+}
+
+/* Sets *fits if the tokenizer has all tokens that the template needs. */
+static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, bool *fits)
+{
+    ax_buf list = {0};
+    int missing;
+    ax_status status = list_missing(tok, t, &list, &missing);
+    *fits = !missing;
+    ax_buf_fini(&list);
+    return status;
+}
+
+/* Sets *same if the tokenizer's own Jinja template is the text that ax_chat_jinja prints for template `t`. */
+static ax_status is_printed(ax_chat *chat, const chat_template *t, bool *same)
+{
+    ax_buf jinja = {0};
+    chat->template = t;
+    ax_status status = ax_chat_jinja(chat, &jinja);
+    *same = status == AX_OK && !strcmp(ax_tokenizer_chat_template(chat->tok), jinja.data);
+    chat->template = NULL;
+    ax_buf_fini(&jinja);
+    return status;
+}
+
+/* Returns true if the tokenizer's own text, which writes what the template writes, names the same tokens. */
+static bool has_same_tokens(const ax_tokenizer *tok, const chat_template *t)
+{
+    const char *own = ax_tokenizer_chat_template(tok);
+    return !(strstr(own, "bos_token") && t->begin && tok->bos != find_token(tok, t->begin)) &&
+           !(strstr(own, "eos_token") && ax_tokenizer_eos(tok) != find_token(tok, t->end));
+}
+
+/* Runs the tokenizer's own Jinja text, unless it is known to write what a template of the table writes: it is
+ * one that axonn prints, or a released one. */
+static ax_status choose_own(ax_chat *chat)
+{
+    const char *own = ax_tokenizer_chat_template(chat->tok), *tools = find_text(chat->tok, "tool_use");
+    const chat_own *known = chat_known(own);
+    const chat_template *found = NULL;
+    for (int i = 0; i < CHAT_TEMPLATES && !found && !tools; i++) {
+        const chat_template *t = &chat_templates[i];
+        bool fits, same = false;
+        AX_TRY(check_tokens(chat->tok, t, &fits));
+        if (fits)
+            AX_TRY(is_printed(chat, t, &same));
+        if (same || (fits && known && !known->differs && !strcmp(known->name, t->name) &&
+                     has_same_tokens(chat->tok, t)))
+            found = t;
+    }
+    chat->template = found;
+    chat->tools = found && (!known || known->tools) ? found->tools : NULL;
+    if (found)
+        return ax_buf_printf(&chat->origin, "%s",
+                             known ? known->origin : "that of the tokenizer's chat_template");
+    const ax_status status = take_own(chat, own, tools);
+    if (status == AX_ERR_DATA) /* concerns conversations only */
+        return ax_buf_printf(&chat->broken, "%s", ax_error_message());
+    AX_TRY(status);
+    AX_TRY(chat_jinja_describe(chat->own, &chat->origin));
+    return known && known->differs
+               ? ax_buf_printf(&chat->origin,
+                               "; earlier versions of axonn wrote by template %s here, as "
+                               "--template %s (data.template) still does",
+                               known->name, known->name)
+               : AX_OK;
+}
+
+/* Chooses the first template whose tokens the tokenizer has. */
+static ax_status choose_by_tokens(ax_chat *chat)
+{
+    bool fits = false;
+    for (int i = 0; i < CHAT_TEMPLATES && !fits; i++) {
+        if (chat_templates[i].asked)
+            continue;
+        AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
+        if (fits)
+            chat->template = &chat_templates[i];
+    }
+    chat->tools = chat->template ? chat->template->tools : NULL;
+    return ax_buf_printf(&chat->origin, "chosen by the tokenizer's special tokens");
+}
+
+static ax_status choose(ax_chat *chat)
+{
+    return ax_tokenizer_chat_template(chat->tok) ? choose_own(chat) : choose_by_tokens(chat);
+}
+
+static ax_status add_begin(ax_chat *chat)
+{
+    const ax_ids *before = &chat->tok->before;
+    for (size_t i = 0, n; i < before->size; i++) {
+        const char *text = ax_tokenizer_piece(chat->tok, before->data[i], &n);
+        if (text)
+            AX_TRY(ax_buf_add(&chat->begin, text, n));
+    }
+    return AX_OK;
+}
+
+ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out)
+{
+    *out = NULL;
+    ax_chat *chat;
+    AX_TRY(ax_calloc(1, sizeof *chat, &chat));
+    chat->tok = tok;
+    ax_status status = add_begin(chat);
+    if (status == AX_OK)
+        status = name ? take_named(chat, name) : choose(chat);
+    if (status == AX_OK)
+        status = guard_tokens(chat);
+    if (status != AX_OK)
+        ax_chat_destroy(&chat);
+    *out = chat;
+    return status;
+}
+
+void ax_chat_destroy(ax_chat **chat)
+{
+    if (*chat) {
+        ax_buf_fini(&(*chat)->begin);
+        ax_buf_fini(&(*chat)->origin);
+        ax_buf_fini(&(*chat)->broken);
+        chat_jinja_destroy(&(*chat)->own);
+        free((*chat)->jinja);
+        ax_ids_fini(&(*chat)->guarded);
+    }
+    free(*chat);
+    *chat = NULL;
+}
+
+const char *ax_chat_name(const ax_chat *chat)
+{
+    return chat->template ? chat->template->name : chat->own ? chat->name : "none";
+}
+
+const char *ax_chat_origin(const ax_chat *chat)
+{
+    return (chat->template || chat->own) && chat->origin.size ? chat->origin.data : NULL;
+}
+
+int32_t ax_chat_end(const ax_chat *chat)
+{
+    return chat->template ? find_token(chat->tok, chat->template->end)
+           : chat->own    ? chat_jinja_end(chat->own)
+                          : -1;
+}

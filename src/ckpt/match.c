@@ -122,10 +122,8 @@ static void check_spread(matcher *m, const ckpt_item *it, const ax_st_array *fir
     static const char *const second[2] = {
         "is a second form of experts that are there already: remove one form",
         "are a second form of experts that are there already: remove one form"};
-    static const char *const extra[2] = {"is of an expert that the model does not have",
-                                         "are of experts that the model does not have"};
     const int64_t dim[3] = {it->place.spread, it->place.parts * it->place.dim[0], it->place.dim[1]};
-    const ax_st_array *fused = find_fused(m->st, it, m->rules), *beyond;
+    const ax_st_array *fused = find_fused(m->st, it, m->rules);
     const bool together = fused && first == fused;
     char key[CKPT_KEY];
     if (together)
@@ -140,8 +138,6 @@ static void check_spread(matcher *m, const ckpt_item *it, const ax_st_array *fir
         else
             check_array(m, it, a, a ? a->key : keep(m, it, key), it->place.ndim, it->place.dim);
     }
-    for (int64_t k = it->place.spread; (beyond = find_array(m->st, it, k, m->rules)); k++)
-        refuse_array(m, beyond, extra);
 }
 
 static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)
@@ -150,6 +146,33 @@ static void check_item(matcher *m, const ckpt_item *it, const ax_st_array *a)
         check_spread(m, it, a);
     else
         check_array(m, it, a, it->key, it->place.ndim, it->place.dim);
+}
+
+/* Returns true if `key` is `pattern` with a number in place of the star. */
+static bool is_numbered(const char *key, const char *pattern)
+{
+    const char *star = strchr(pattern, '*');
+    const size_t before = star ? (size_t)(star - pattern) : 0;
+    if (!star || strncmp(key, pattern, before) != 0)
+        return false;
+    const size_t digits = strspn(key + before, "0123456789");
+    return digits && !strcmp(key + before + digits, star + 1);
+}
+
+/* Returns true if array `key`, which belongs to no parameter, has the name of an expert's array in a layer of
+ * the model: the expert has a number that the model's experts do not have. */
+static bool is_of_expert(const matcher *m, const char *key)
+{
+    const char *prefix = m->rules && m->rules->prefix ? m->rules->prefix : "";
+    const size_t n = strlen(prefix);
+    for (int i = 0; i < m->items->n; i++) {
+        const ckpt_item *it = &m->items->item[i];
+        if (it->place.spread &&
+            (is_numbered(key, it->key) || (!strncmp(it->key, prefix, n) && is_numbered(key, it->key + n)) ||
+             (!strncmp(key, prefix, n) && is_numbered(key + n, it->key))))
+            return true;
+    }
+    return false;
 }
 
 /* Returns true if array `key`, which belongs to no parameter, says how the array `before`, which does, is
@@ -168,6 +191,8 @@ static void check_rest(matcher *m)
                                              "get the model's files without quantization",
                                              "say how other arrays are quantized, which is not implemented: "
                                              "get the model's files without quantization"};
+    static const char *const extra[2] = {"is of an expert that the model does not have",
+                                         "are of experts that the model does not have"};
     static const char *const stranger[2] = {"belongs to no parameter of the model",
                                             "belong to no parameter of the model"};
     const bool strict = !m->rules || m->rules->strict ||
@@ -181,6 +206,8 @@ static void check_rest(matcher *m)
             continue;
         if (m->rules && is_of_quantized(key, before))
             names_add(&m->wrong, key, quantized, false);
+        else if (is_of_expert(m, key))
+            names_add(&m->wrong, key, extra, false);
         else if (strict)
             names_add(&m->wrong, key, stranger, false);
         else

@@ -139,22 +139,23 @@ static void files_hold_fused_and_transposed(void **state)
 /* ---- foreign keys -------------------------------------------------------------------------------- */
 
 /* Lists the arrays of a spread parameter: odd 6: one is missing, 7: there is one more, 8: one has another
- * shape, 9: they are one array, 10: in both forms, 11: the second is beside the one array. Returns how many
- * there are. */
+ * shape, 9: they are one array, 10: in both forms, 11: the second is beside the one array, 12: there is one
+ * more, whose number does not follow. Returns how many there are. */
 static int list_spread(int i, const char *prefix, int odd, ax_st_array *arrays, char keys[][64])
 {
     const char *key = known[i].key + 2, *star = strchr(key, '*');
-    const int64_t *dim = known[i].dim, count = dim[1] + (odd == 7);
+    const int64_t *dim = known[i].dim, count = dim[1] + (odd == 7 || odd == 12);
     int n = 0;
     for (int64_t e = 0; e < count && odd != 9; e++) {
+        const int number = (int)(odd == 12 && e == dim[1] ? e + 9 : e);
         if ((odd == 6 && e == 1) || (odd == 11 && e != 1))
             continue;
-        snprintf(keys[n], 64, "%s%.*s%d%s", prefix, (int)(star - key), key, (int)e, star + 1);
+        snprintf(keys[n], 64, "%s%.*s%d%s", prefix, (int)(star - key), key, number, star + 1);
         arrays[n] = (ax_st_array){
             .key = keys[n], .dtype = AX_F32, .ndim = 2, .dim = {dim[0] + (odd == 8 && !e), dim[2]}};
         n++;
     }
-    if (odd >= 9) {
+    if (odd >= 9 && odd <= 11) {
         snprintf(keys[n], 64, "%sall.%s", prefix, known[i].name);
         arrays[n] =
             (ax_st_array){.key = keys[n], .dtype = AX_F32, .ndim = 3, .dim = {dim[1], dim[0], dim[2]}};
@@ -239,6 +240,11 @@ static void experts_of_models(known_model *m, const char *dir)
     write_foreign(dir, "", 7);
     FAILS(AX_ERR_DATA, "array experts.3.up.weight is of an expert that the model does not have",
           ax_ckpt_read_params(m->set, dir, &rules));
+    for (int bare = 0; bare < 2; bare++) {
+        write_foreign(dir, bare ? "" : "m.", 12);
+        FAILS(AX_ERR_DATA, "experts.12.down.weight is of an expert that the model does not have",
+              ax_ckpt_read_params(m->set, dir, &rules));
+    }
     write_foreign(dir, "m.", 8);
     FAILS(AX_ERR_DATA, "array m.experts.0.up.weight has shape [10, 5]; the model needs [9, 5]",
           ax_ckpt_read_params(m->set, dir, &rules));

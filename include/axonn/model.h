@@ -25,6 +25,9 @@ typedef struct ax_family ax_family;
 #define AX_EXPERTS_MAX 65536
 #define AX_VOCAB_MAX 16777216 /* for vocab and seq_len */
 
+/* The largest coefficient of a loss of routers. */
+#define AX_ROUTER_LOSS_MAX 1e30
+
 /* The largest config.json that is read, in bytes. */
 #define AX_CONFIG_JSON_MAX (16 << 20)
 

@@ -20,9 +20,10 @@ static ax_status check_experts(const ax_model_config *c)
              (long long)e->ffn, (long long)e->n, (long long)(AX_FFN_MAX / e->n));
     AX_CHECK(e->step >= 1, AX_ERR_USAGE, "the step from sparse block to sparse block, %lld, is not positive",
              (long long)e->step);
-    AX_CHECK(e->balance >= 0 && e->z_loss >= 0, AX_ERR_USAGE,
-             "the coefficients of the routers' losses, %g and %g, must not be negative", e->balance,
-             e->z_loss);
+    AX_CHECK(e->balance >= 0 && e->balance <= AX_ROUTER_LOSS_MAX && e->z_loss >= 0 &&
+                 e->z_loss <= AX_ROUTER_LOSS_MAX,
+             AX_ERR_USAGE, "the coefficients of the routers' losses, %g and %g, must be from 0 to %g",
+             e->balance, e->z_loss, AX_ROUTER_LOSS_MAX);
     AX_CHECK(e->capacity >= 0, AX_ERR_USAGE, "the capacity of experts, %g, must not be negative",
              e->capacity);
     return AX_OK;

@@ -479,6 +479,11 @@ static void refusals_name_key_and_value(void **state)
          "use_sliding_window is not true"},
         {"qwen3", "\"num_key_value_heads\": 2, \"use_sliding_window\": true, \"max_window_layers\": 1.5",
          "\"max_window_layers\" must be"},
+        {"mixtral", "\"num_key_value_heads\": 2, \"router_aux_loss_coef\": -1",
+         "the coefficients of the routers' losses, -1 and 0, must be from 0 to 1e+30"},
+        {"mixtral", "\"num_key_value_heads\": 2, \"router_aux_loss_coef\": 1e31",
+         "1e+31 and 0, must be from"},
+        {"olmoe", "\"router_aux_loss_coef\": Infinity", "must be from 0 to 1e+30"},
     };
     for (size_t i = 0; i < AX_COUNT(rows); i++) {
         ax_model_config c;

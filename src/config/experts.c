@@ -24,12 +24,12 @@ static void check_experts_range(ax_config *cfg, const ax_model_config *model)
 static void check_expert_count(ax_config *cfg, const ax_model_config *model)
 {
     const int64_t ranks = cfg->grid.expert, n = model->experts.n;
-    if (ranks == 1 || !config_both_ok(cfg, "grid.expert", "model.experts"))
+    if (ranks == 1 || !ax_option_ok(cfg->set, "grid.expert"))
         return;
     if (!ax_family_has(model->family, "model.experts"))
         ax_option_error(cfg->set, "grid.expert", "models of family %s have no experts: leave the key out",
                         ax_model_config_family(model));
-    else if (ranks > n)
+    else if (ranks > n && ax_option_ok(cfg->set, "model.experts"))
         ax_option_error(cfg->set, "grid.expert",
                         "%" PRId64 " ranks are too many for %" PRId64
                         " experts: choose a divisor of grid.data that is at most %" PRId64,

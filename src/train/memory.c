@@ -311,9 +311,11 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
         snprintf(
             out, size,
             "even train.micro_batch: 1 with train.recompute: full with offload.optimizer: file%s%s does not "
-            "fit: divide the model among more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce "
+            "fit: divide the model among more machines or GPUs (grid.z, grid.x, grid.pipe%s%s), or reduce "
             "model.seq_len",
-            joint(least.what, " with "), least.what);
+            joint(least.what, " with "), least.what,
+            run->inputs.model.experts.n > run->plan.grid.of[AX_SIZE_EXPERT] ? ", grid.expert" : "",
+            run->plan.grid.of[AX_DATA] > 1 && run->plan.parallel.zero < 3 ? ", zero" : "");
     return AX_OK;
 }
 

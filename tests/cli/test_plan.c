@@ -108,7 +108,13 @@ static void impossible_plans_are_refused(void **state)
                {"a.yaml model.heads=7", "heads", 2},
                {"a.yaml --ranks 6 grid.x=4", "grid", 2},
                {"a.yaml grid.pipe=1048576 grid.data=1048576", "grid", 2},
-               {"a.yaml runtime.device_memory=1000000", "runtime.device_memory allows only", 3}};
+               {"a.yaml runtime.device_memory=1000000", "runtime.device_memory allows only", 3},
+               {"a.yaml runtime.device_memory=4000000", "(grid.z, grid.x, grid.pipe), or reduce", 3},
+               {"a.yaml model.family=mixtral grid.data=4 grid.expert=2 runtime.device_memory=12000000",
+                "(grid.z, grid.x, grid.pipe, grid.expert, zero), or reduce", 3},
+               {"a.yaml model.family=mixtral model.experts=2 grid.data=2 grid.expert=2 zero=3 "
+                "runtime.device_memory=4000000",
+                "(grid.z, grid.x, grid.pipe), or reduce", 3}};
     ax_buf out = {0};
     for (size_t i = 0; i < AX_COUNT(bad); i++) {
         char command[256];

@@ -139,9 +139,11 @@ static ax_status run_report(const void *raw)
 const cli_verb verb_report = {
     .name = "report",
     .summary = "plot the metrics of runs in an HTML page, or their loss in an SVG",
-    .details = "Plots loss, gradient norm, learning rate, tokens per second and recall from metrics.jsonl; a "
-               "run may\n"
-               "still be training. Prints the path of the file that it wrote.",
+    .details = "Plots loss, gradient norm, learning rate, tokens per second, recall and, of models with "
+               "experts,\n"
+               "their largest load and the choices without a place, from metrics.jsonl; a run may still "
+               "be training.\n"
+               "Prints the path of the file that it wrote.",
     .examples = "axonn report runs/a\naxonn report runs/a runs/b --out compare.html\n"
                 "axonn report runs/a --out loss.svg",
     .options = options,

@@ -207,7 +207,7 @@ static void print_all(const placed *p, int *scratch)
            p->ranks == 1 ? "" : "s", p->hosts, p->hosts == 1 ? "" : "s",
            ax_grid_order_print(&p->order, order));
     print_ranks(p);
-    printf("\n%-9s%5s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they split", "on", "members");
+    printf("\n%-9s%5s%8s  %-31s%-14s%s\n", "along", "ranks", "groups", "they split", "on", "members");
     for (size_t i = 0; i < AX_COUNT(sets); i++) {
         int size = group_size(p, sets[i].axes);
         if (size == 1)
@@ -216,7 +216,7 @@ static void print_all(const placed *p, int *scratch)
         int hosts = most_hosts(p, sets[i].axes, scratch);
         if (hosts > 1)
             snprintf(on, sizeof on, "%d hosts", hosts);
-        printf("%-9s%5d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].split, on);
+        printf("%-9s%5d%8d  %-31s%-14s", sets[i].name, size, p->ranks / size, sets[i].split, on);
         print_groups(p, sets[i].axes, scratch);
     }
 }

@@ -221,7 +221,8 @@ static void grids_are_drawn(void **state)
     assert_int_equal(shell(AXONN " info --grid x=16,data=65536 --ranks-per-node 8", &out), 0);
     assert_contains(out.data, "1048576 ranks on 131072 hosts");
     assert_int_equal(shell(AXONN " info --grid x=2,data=4,expert=2 --ranks-per-node 4", &out), 0);
-    assert_contains(out.data, "experts, and rows       one host      {0 2}  {1 3}  {4 6}  {5 7}");
+    assert_contains(out.data, "experts, and rows              one host      {0 2}  {1 3}  {4 6}  {5 7}");
+    assert_contains(out.data, "inner width of the MLP, heads  one host      {0 1}");
     assert_int_equal(shell(AXONN " info --grid data=4,expert=3 2>&1", &out), 2);
     assert_contains(out.data, "expert=3 must divide data=4");
     assert_int_equal(shell(AXONN " info --grid w=2 2>&1", &out), 2);

@@ -28,6 +28,7 @@ sizes=(
   'layers: 6, hidden: 384, heads: 6, vocab: 8192, seq_len: 256|layers: 2, hidden: 32, heads: 2, vocab: 400, seq_len: 64'
   'layers: 6, hidden: 384, heads: 6, kv_heads: 2, vocab: 8192, seq_len: 256|layers: 2, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 160'
   'steps: 2000, global_batch: 32, micro_batch: 8|steps: 4, global_batch: 8, micro_batch: 4'
+  'train.steps=2400|train.steps=6'
   'epochs: 3|epochs: 1'
   'step-2000|step-4'
   '--vocab 32000|--vocab 400'

@@ -117,10 +117,20 @@ typedef struct ax_history_point {
     double loss, grad_norm, lr, step_ms, tokens_per_s, expert_load, expert_dropped;
     double recalled; /* percentage of the documents */
     int source;      /* index in ax_history.source */
+    /* Target tokens, and seconds of the steps, evaluations and recalls, since the first step of the run,
+     * whatever sessions it had. An evaluation is at the time at which it began. NaN: the file does not say.
+     */
+    double tokens, seconds;
+    int line; /* of the file */
 } ax_history_point;
 
+/* What pictures show on the x axis. */
+typedef enum ax_history_axis { AX_HISTORY_STEPS, AX_HISTORY_TOKENS, AX_HISTORY_TIME } ax_history_axis;
+
 typedef struct ax_history {
+    char *file;              /* path of metrics.jsonl; owned */
     char *title;             /* last component of the run directory's path; owned */
+    ax_history_axis axis;    /* steps, unless ax_history_set_axis sets another */
     int n;                   /* number of points */
     ax_history_point *point; /* in the order of the file; owned */
     ax_strings source;       /* the sources of documents that are recalled; owned */
@@ -130,9 +140,12 @@ typedef struct ax_history {
  * file:line). An incomplete last line is ignored. The caller releases *out with ax_history_fini. */
 AX_MUST_CHECK ax_status ax_history_read(const char *run_dir, ax_history *out);
 void ax_history_fini(ax_history *history);
+/* Sets what pictures of the run show on the x axis. AX_ERR_DATA, with file:line: a row does not have it. All
+ * runs of a picture must have the same axis. */
+AX_MUST_CHECK ax_status ax_history_set_axis(ax_history *history, ax_history_axis axis);
 
 /* Appends an SVG picture (complete document, 800 × 480) of the runs' training and evaluation loss against
- * steps. */
+ * their axis. */
 AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out);
 /* Appends a self-contained HTML page for one or more runs: charts of loss, gradient norm, learning rate and
  * tokens per second, of the load of experts, dropped choices and recalled documents if a run counts them, and

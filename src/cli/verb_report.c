@@ -11,6 +11,7 @@
 typedef struct report_args {
     ax_strings run;
     char *out;
+    int x; /* ax_history_axis */
     bool json;
 } report_args;
 
@@ -20,6 +21,9 @@ static const ax_option options[] = {
     {"out", AX_OPT_PATH, offsetof(report_args, out), .meta = "FILE",
      .help =
          "output file: .html for the page, .svg for the loss alone; default: report.html in the first RUN"},
+    {"x", AX_OPT_ENUM, offsetof(report_args, x), "step", .choices = "step|tokens|time",
+     .help = "x axis: steps, target tokens, or the time of steps and evaluations, without starts and "
+             "checkpoints"},
     {"json", AX_OPT_BOOL, offsetof(report_args, json), "false",
      .help = "print the result as one JSON object"},
 };
@@ -113,7 +117,8 @@ static ax_status read_and_write(const report_args *a, const char *out)
     AX_TRY(ax_calloc(a->run.count, sizeof *runs, &runs));
     ax_status status = AX_OK;
     for (size_t i = 0; i < a->run.count && status == AX_OK; i++)
-        status = ax_history_read(a->run.items[i], &runs[i]);
+        if ((status = ax_history_read(a->run.items[i], &runs[i])) == AX_OK)
+            status = ax_history_set_axis(&runs[i], (ax_history_axis)a->x);
     if (status == AX_OK)
         status = make_titles_distinct(a, runs);
     if (status == AX_OK)
@@ -145,7 +150,8 @@ const cli_verb verb_report = {
                "be training.\n"
                "Prints the path of the file that it wrote.",
     .examples = "axonn report runs/a\naxonn report runs/a runs/b --out compare.html\n"
-                "axonn report runs/a --out loss.svg",
+                "axonn report runs/a --out loss.svg\n"
+                "axonn report runs/a runs/b --x time --out loss.svg",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(report_args),

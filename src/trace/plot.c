@@ -172,11 +172,12 @@ static ax_status make_axes(const ax_plot *p, axis *x, axis *y)
             include(p->curve[k].x[i], &xs);
     AX_TRY(y_range(p, &ys));
     if (xs.lo > 0 && (xs.lo <= 0.1 * xs.hi || xs.lo == xs.hi))
-        xs.lo = 0; /* the run began near step 0: show the axis from 0 */
+        xs.lo = 0; /* the run began near 0: show the axis from 0 */
     if (p->from_zero && ys.lo <= ys.hi)
         include(0, &ys);
     *x = make_axis(xs, p->width / 100, LEFT, p->width - RIGHT);
-    x->step = fmax(x->step, 1); /* x counts training steps, which are integers */
+    if (p->x_counts)
+        x->step = fmax(x->step, 1);
     *y = make_axis(ys, p->height / 60, p->height - BOTTOM, TOP);
     double pad = 0.04 * (y->hi - y->lo);
     y->hi += pad;

@@ -23,10 +23,11 @@ typedef struct ax_curve {
 } ax_curve;
 
 typedef struct ax_plot {
-    const char *title, *x_label, *y_label; /* the x axis shows counts, so its ticks are integers */
-    int width, height;                     /* pixels */
-    bool from_zero;                        /* the y axis includes 0 */
-    bool legend_below;                     /* legend at the bottom: for curves that run along the top */
+    const char *title, *x_label, *y_label;
+    bool x_counts;     /* the x axis shows counts, so its ticks are integers */
+    int width, height; /* pixels */
+    bool from_zero;    /* the y axis includes 0 */
+    bool legend_below; /* legend at the bottom: for curves that run along the top */
     const ax_curve *curve;
     int n;
 } ax_plot;

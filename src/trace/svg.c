@@ -43,6 +43,34 @@ static double value_of(const ax_history_point *p, ax_history_field field)
     }
 }
 
+/* The unit of the x axis. */
+typedef struct unit {
+    const char *label;
+    double size; /* in steps, tokens or seconds */
+    bool counts;
+} unit;
+
+static unit unit_of(const ax_history *runs, int n)
+{
+    static const unit times[] = {{"time, s", 1, false}, {"time, min", 60, false}, {"time, h", 3600, false}};
+    double longest = 0;
+    if (!n || runs[0].axis == AX_HISTORY_STEPS)
+        return (unit){"step", 1, true};
+    if (runs[0].axis == AX_HISTORY_TOKENS)
+        return (unit){"tokens", 1, true};
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < runs[i].n; k++)
+            longest = fmax(longest, runs[i].point[k].seconds);
+    return times[longest < 600 ? 0 : longest < 600 * 60 ? 1 : 2];
+}
+
+static double place_of(const ax_history *run, const ax_history_point *p)
+{
+    return run->axis == AX_HISTORY_STEPS    ? (double)p->step
+           : run->axis == AX_HISTORY_TOKENS ? p->tokens
+                                            : p->seconds;
+}
+
 bool ax_history_has(const ax_history *runs, int n, ax_history_field field)
 {
     bool has = field <= AX_HISTORY_RATE;
@@ -118,7 +146,7 @@ static ax_status extract(const ax_history *run, ax_history_field field, points w
     n = 0;
     for (int i = 0; i < run->n; i++)
         if (is_among(&run->point[i], which)) {
-            c->x[n] = (double)run->point[i].step;
+            c->x[n] = place_of(run, &run->point[i]);
             c->y[n++] = value_of(&run->point[i], field);
         }
     return AX_OK;
@@ -209,12 +237,17 @@ ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
         curves += count_curves(&runs[i], field);
     AX_TRY(ax_calloc((size_t)curves, sizeof *curve, &curve));
     ax_status status = all_curves(runs, n, field, curve, &made);
+    const unit x = unit_of(runs, n);
+    for (int k = 0; k < curves && status == AX_OK; k++)
+        for (int i = 0; i < curve[k].n; i++)
+            curve[k].x[i] /= x.size;
     if (n > 1 && field == AX_HISTORY_LOSS &&
         has_evaluations(curve, made)) /* a legend entry explains the dots */
         curve[curves - 1] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
         status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],
-                                         .x_label = "step",
+                                         .x_label = x.label,
+                                         .x_counts = x.counts,
                                          .y_label = title ? names[field] : "",
                                          .width = width,
                                          .height = height,

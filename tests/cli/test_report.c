@@ -91,6 +91,12 @@ static void mistakes_are_errors(void **state)
     assert_contains(out.data, "RUN: required");
     assert_int_equal(report("a --out loss.png 2>&1", &out), 2);
     assert_contains(out.data, "must end in .html or .svg");
+    assert_int_equal(report("a --x hours 2>&1", &out), 2);
+    assert_contains(out.data, "step, tokens or time");
+    assert_int_equal(report("a --x time --out x.svg 2>&1", &out), 4);
+    assert_contains(out.data, "a/metrics.jsonl:2: no number \"step_ms\"");
+    assert_int_equal(report("a --x tokens --out x.svg 2>&1", &out), 4);
+    assert_contains(out.data, "a/metrics.jsonl:2: no number \"tokens\"");
     assert_int_equal(report("nothing --json 2>/dev/null", &out), 4);
     assert_string_equal(out.data, "");
     assert_int_equal(report("a --out no/such/x.svg 2>&1", &out), 4);

@@ -116,6 +116,66 @@ static void experts_are_drawn(void **state)
     }
 }
 
+/* Tokens and seconds add up over sessions; an evaluation is where it began, and a recall counts once for all
+ * its sources. */
+static void axes_are_tokens_and_time(void **state)
+{
+    static const char rows[] =
+        "{\"version\": \"1\"}\n"
+        "{\"step\": 1, \"loss\": 9, \"tokens\": 100, \"step_ms\": 1500}\n"
+        "{\"step\": 1, \"eval_loss\": 8, \"seconds\": 4}\n"
+        "{\"step\": 1, \"recall\": \"a\", \"documents\": 4, \"recalled\": 1, \"seconds\": 2}\n"
+        "{\"step\": 1, \"recall\": \"b\", \"documents\": 4, \"recalled\": 1, \"seconds\": 2}\n"
+        "{\"version\": \"1\"}\n"
+        "{\"step\": 2, \"loss\": 7, \"tokens\": 200, \"step_ms\": 500}\n"
+        "{\"step\": 2, \"eval_loss\": 6, \"seconds\": 592}\n";
+    static const double seconds[] = {1.5, 1.5, 5.5, 7.5, 8, 8}, tokens[] = {100, 100, 100, 100, 200, 200};
+    static const struct {
+        ax_history_axis axis;
+        const char *label;
+    } axes[] = {
+        {AX_HISTORY_STEPS, ">step<"}, {AX_HISTORY_TOKENS, ">tokens<"}, {AX_HISTORY_TIME, ">time, s<"}};
+    ax_history h;
+    write_rows(*state, rows);
+    OK(ax_history_read(*state, &h));
+    assert_int_equal(h.n, 6);
+    for (int i = 0; i < 6; i++) {
+        assert_true(h.point[i].tokens == tokens[i]);
+        assert_true(fabs(h.point[i].seconds - seconds[i]) < 1e-12);
+    }
+    for (size_t i = 0; i < AX_COUNT(axes); i++) {
+        ax_buf svg = {0};
+        OK(ax_history_set_axis(&h, axes[i].axis));
+        OK(ax_history_svg(&h, 1, &svg));
+        assert_non_null(strstr(svg.data, axes[i].label));
+        ax_buf_fini(&svg);
+    }
+    /* The unit fits the longest run. */
+    ax_buf svg = {0};
+    h.point[5].seconds = 6000;
+    OK(ax_history_svg(&h, 1, &svg));
+    assert_non_null(strstr(svg.data, ">time, min<"));
+    assert_non_null(strstr(svg.data, "<title>100: 6</title>"));
+    ax_buf_fini(&svg);
+    ax_history_fini(&h);
+}
+
+/* Rows of other programs may have neither tokens nor times: they are drawn over steps. */
+static void an_axis_needs_its_numbers(void **state)
+{
+    ax_history h;
+    ax_buf svg = {0};
+    write_rows(*state, "{\"step\": 1, \"loss\": 2, \"tokens\": 9, \"step_ms\": 5}\n"
+                       "{\"step\": 1, \"eval_loss\": 2}\n{\"step\": 2, \"loss\": 2, \"step_ms\": 5}\n");
+    OK(ax_history_read(*state, &h));
+    FAILS(AX_ERR_DATA, "metrics.jsonl:3: no number \"tokens\"", ax_history_set_axis(&h, AX_HISTORY_TOKENS));
+    FAILS(AX_ERR_DATA, "metrics.jsonl:2: no number \"seconds\"", ax_history_set_axis(&h, AX_HISTORY_TIME));
+    assert_int_equal(h.axis, AX_HISTORY_STEPS);
+    OK(ax_history_svg(&h, 1, &svg));
+    ax_buf_fini(&svg);
+    ax_history_fini(&h);
+}
+
 static void damaged_histories_are_errors(void **state)
 {
     ax_history h;
@@ -375,6 +435,8 @@ int main(void)
         TEST(a_history_has_the_rows_that_were_written),
         TEST(recall_is_read_and_drawn),
         TEST(experts_are_drawn),
+        TEST(axes_are_tokens_and_time),
+        TEST(an_axis_needs_its_numbers),
         TEST(damaged_histories_are_errors),
         cmocka_unit_test(the_xml_check_can_fail),
         cmocka_unit_test(degenerate_runs_are_drawn),

@@ -14,7 +14,6 @@ Usage:  python3 bench/peers/torch_train.py --train train.tok --valid valid.tok -
 import argparse
 import json
 import math
-import struct
 import time
 
 from torch_settings import BEST, environment
@@ -44,22 +43,12 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
+from token_file import Tokens  # noqa: E402
 from torch_model import GPT2  # noqa: E402
 
 
-class Tokens:
-    """A packed token file; the format is described in include/axonn/data.h."""
-
-    def __init__(self, path):
-        with open(path, "rb") as f:
-            head = f.read(256)
-        if head[:8] != b"AXTOKENS":
-            raise SystemExit(f"{path} is no token file of axonn data build")
-        width, = struct.unpack_from("<I", head, 12)
-        count, documents, self.vocab = struct.unpack_from("<QQQ", head, 16)
-        self.text_bytes, at, index = struct.unpack_from("<QQQ", head, 56)
-        self.ids = np.memmap(path, "<u2" if width == 2 else "<u4", "r", at, (count,))
-        self.starts = np.memmap(path, "<u8", "r", index, (documents + 1,))[:-1]
+class Rows(Tokens):
+    """A token file, read in rows."""
 
     def rows(self, places, seq):
         """Returns inputs and targets of the rows that begin at these positions."""
@@ -132,7 +121,7 @@ def bits_per_byte(run, data, a):
 def main():
     torch.set_num_threads(ARGS.threads)
     torch.manual_seed(ARGS.seed)
-    data, valid = Tokens(ARGS.train), Tokens(ARGS.valid)
+    data, valid = Rows(ARGS.train), Rows(ARGS.valid)
     ARGS.vocab = data.vocab
     model = GPT2(ARGS)
     initialize(model, ARGS.layers)

@@ -17,7 +17,7 @@ BEGIN {
     lends("base", "memory")
     lends("cli", "launch model verb")
     lends("config", "private")
-    lends("engine", "costs machine")
+    lends("engine", "costs fit")
     lends("infer", "adapter beside")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
     uses("base", "")

@@ -1,7 +1,7 @@
 /* Plans the memory of an engine: creates the engine on the device `dry`, which has no memory and computes
  * nothing, and runs a step and an evaluation there. */
 #include "engine/engine_private.h"
-#include "engine/machine.h"
+#include "engine/fit.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* Evaluation of a model on token sources: its loss, and what it recalls of documents. */
 #include "infer/evaluate.h"
-#include "engine/machine.h"
+#include "engine/fit.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "axonn/infer.h"
 #include "axonn/pipeline.h"
 #include "engine/costs.h"
-#include "engine/machine.h"
+#include "engine/fit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

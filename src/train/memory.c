@@ -1,6 +1,6 @@
 /* The memory of a training run, planned before it is allocated. Logs the bytes of each class (weights,
  * gradients, ...), compares them with the available memory, and advises which settings would fit. */
-#include "engine/machine.h"
+#include "engine/fit.h"
 #include "train/train.h"
 
 #include <math.h>
@@ -108,17 +108,17 @@ static ax_status find_largest(const ax_train_run *run, const ax_memory *m, int64
 
 /* ---- available memory ---------------------------------------------------------------------------- */
 
-static ax_status find_machine(const ax_train_run *run, const ax_memory *need, ax_machine *out)
+static ax_status find_machine(const ax_train_run *run, const ax_memory *need, ax_fit *out)
 {
-    return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
+    return ax_fit_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
 /* Sets *out to the memories that this rank needs (of its device, GPU and machine), and *fit to whether every
  * such memory is enough for the ranks that share it; *fit is the same on all ranks. */
-static ax_status fits_all(const ax_train_run *run, const ax_memory *need, ax_machine *out, bool *fit)
+static ax_status fits_all(const ax_train_run *run, const ax_memory *need, ax_fit *out, bool *fit)
 {
     AX_TRY(find_machine(run, need, out));
-    int64_t too_large = !ax_machine_fits(out);
+    int64_t too_large = !ax_fit_holds(out);
     AX_TRY(ax_train_max(run, &too_large, 1));
     *fit = !too_large;
     return AX_OK;
@@ -135,7 +135,7 @@ static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memor
     const size_t scratch = memory->bytes[AX_MEMORY_WORKSPACE];
     ax_memory rest = *memory;
     int threads = run->plan.threads.count;
-    ax_machine m;
+    ax_fit m;
     bool fits;
     char text[32];
     rest.bytes[AX_MEMORY_WORKSPACE] = 0;
@@ -161,7 +161,7 @@ typedef struct change {
 static ax_status try_change(const ax_train_run *run, const change *c, char *out, size_t size, bool *helps)
 {
     ax_engine_plan plan;
-    ax_machine m;
+    ax_fit m;
     char text[32];
     AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
     const ax_memory need = plan.memory;
@@ -169,7 +169,7 @@ static ax_status try_change(const ax_train_run *run, const change *c, char *out,
     AX_TRY(fits_all(run, &need, &m, helps));
     if (*helps)
         ax_text_add(out, size, "%s%s would fit (%s)", joint(out, "; or "), c->what,
-                    ax_format_bytes(ax_machine_need(&m), text));
+                    ax_format_bytes(ax_fit_need(&m), text));
     return AX_OK;
 }
 
@@ -322,7 +322,7 @@ static ax_status suggest(const ax_train_run *run, const ax_memory *memory, char 
 /* Sets *out to the machine's memory and the least that a rank needs for the model's weights and gradients,
  * and unless `offloads` for its optimizer state: if these are divided evenly among the ranks. Of a
  * pruned model only the weights are counted. */
-static ax_status find_least(const ax_train_run *run, bool offloads, int64_t parameters, ax_machine *out)
+static ax_status find_least(const ax_train_run *run, bool offloads, int64_t parameters, ax_fit *out)
 {
     const ax_model_config *model = &run->inputs.model;
     bool adapted = ax_model_config_is_adapted(model);
@@ -345,7 +345,7 @@ static ax_status check_parameters(const ax_train_run *run)
 {
     const bool offloads = run->plan.parallel.offload.optimizer != AX_OFFLOAD_NONE;
     int64_t parameters, matmul;
-    ax_machine m, offloaded;
+    ax_fit m, offloaded;
     char what[128];
     if (run->plan.grid.of[AX_PIPE] > 1) /* pipeline stages hold parts of the model of different sizes */
         return AX_OK;
@@ -354,9 +354,9 @@ static ax_status check_parameters(const ax_train_run *run)
     AX_TRY(find_least(run, true, parameters, &offloaded));
     snprintf(what, sizeof what, "the weights%s of the model's %lld parameters need at least",
              offloads ? " and gradients" : ", gradients and optimizer state", (long long)parameters);
-    return ax_machine_check(
+    return ax_fit_check(
         &m, what,
-        offloads || !ax_machine_fits(&offloaded)
+        offloads || !ax_fit_holds(&offloaded)
             ? "the model is too large; use more machines or GPUs, or a smaller model"
             : "keep the optimizer's state elsewhere (offload.optimizer: file; on a GPU also host), or "
               "use more machines or GPUs, or a smaller model");
@@ -386,7 +386,7 @@ static ax_status plan_recompute(const ax_train_run *run, int64_t recompute, ax_m
 static ax_status try_recompute(const ax_train_run *run, int64_t recompute, int64_t *need, bool *fit)
 {
     ax_memory mine;
-    ax_machine m;
+    ax_fit m;
     AX_TRY(plan_recompute(run, recompute, &mine));
     *need = (int64_t)ax_memory_total(&mine);
     AX_TRY(ax_train_max(run, need, 1));
@@ -425,7 +425,7 @@ static ax_status choose_recompute(const ax_train_run *run, int64_t *out)
 
 ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
 {
-    ax_machine m;
+    ax_fit m;
     bool fit;
     ax_memory *memory = &plan->engine.memory;
     if (!run->config->model
@@ -446,5 +446,5 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan)
         return AX_OK;
     char advice[1024];
     AX_TRY(suggest(run, memory, advice, sizeof advice));
-    return ax_machine_check(&m, "a step needs", advice);
+    return ax_fit_check(&m, "a step needs", advice);
 }

@@ -4,7 +4,7 @@
 #include "axonn/engine.h"
 #include "axonn/nn.h"
 
-#include "engine/machine.h"
+#include "engine/fit.h"
 #include "support/check.h"
 #include "support/emulated.h"
 #include "support/equality.h"
@@ -305,13 +305,13 @@ static void host_memory_is_checked_too(void **state)
                  {AX_MEMORY_PINNED, "a step needs 1024.0 PiB of host memory but only "}};
     (void)state;
     ax_comm *self;
-    ax_machine m;
+    ax_fit m;
     OK(ax_comm_self_create(&self));
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_memory need = {.bytes[AX_MEMORY_GRADIENTS] = 1};
         need.bytes[cases[i].of] = (size_t)1 << 60;
-        OK(ax_machine_find(self, "cuda", 0, &need, &m));
-        FAILS(AX_ERR_MEMORY, cases[i].said, ax_machine_check(&m, "a step needs", "x"));
+        OK(ax_fit_find(self, "cuda", 0, &need, &m));
+        FAILS(AX_ERR_MEMORY, cases[i].said, ax_fit_check(&m, "a step needs", "x"));
     }
     ax_comm_destroy(&self);
 }

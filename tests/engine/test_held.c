@@ -2,7 +2,7 @@
  * limit of that many bytes is enough and one byte less is not, and host memory is checked too. */
 #include "axonn/engine.h"
 #include "axonn/runtime.h"
-#include "engine/machine.h"
+#include "engine/fit.h"
 #include "support/check.h"
 #include "support/params.h"
 #include "support/ranks.h"
@@ -236,12 +236,12 @@ static void a_context_counts_and_refuses(void **state)
 
 /* ---- the machine --------------------------------------------------------------------------------- */
 
-static ax_status find(ax_comm *world, double device, double host, ax_machine *out)
+static ax_status find(ax_comm *world, double device, double host, ax_fit *out)
 {
     const double all = (double)ax_memory_available();
     const ax_memory need = {.bytes[AX_MEMORY_WEIGHTS] = (size_t)(device * all),
                             .bytes[AX_MEMORY_PINNED] = (size_t)(host * all)};
-    return ax_machine_find(world, "cpu", 0, &need, out);
+    return ax_fit_find(world, "cpu", 0, &need, out);
 }
 
 /* On device cpu, what is planned for the device and for the host is in the same memory, of all ranks of the
@@ -249,14 +249,14 @@ static ax_status find(ax_comm *world, double device, double host, ax_machine *ou
 static ax_status check_host(ax_comm *world, void *arg)
 {
     (void)arg;
-    ax_machine m;
+    ax_fit m;
     double each = 1.0 / ax_comm_size(world);
     AX_TRY(find(world, 0.6 * each, 0, &m));
-    EXPECT(ax_machine_fits(&m));
+    EXPECT(ax_fit_holds(&m));
     AX_TRY(find(world, 0, 0.6 * each, &m));
-    EXPECT(ax_machine_fits(&m));
+    EXPECT(ax_fit_holds(&m));
     AX_TRY(find(world, 0.6 * each, 0.6 * each, &m));
-    EXPECT(!ax_machine_fits(&m) && ax_machine_check(&m, "a step needs", "x") == AX_ERR_MEMORY);
+    EXPECT(!ax_fit_holds(&m) && ax_fit_check(&m, "a step needs", "x") == AX_ERR_MEMORY);
     EXPECT(strstr(ax_error_message(), "are available here: x"));
     return AX_OK;
 }
@@ -271,17 +271,17 @@ static void host_memory_is_checked(void **state)
 static void the_limit_is_checked_to_the_byte(void **state)
 {
     (void)state;
-    ax_machine m;
+    ax_fit m;
     ax_comm *self;
     const ax_memory need = {.bytes[AX_MEMORY_WEIGHTS] = 1000, .bytes[AX_MEMORY_PINNED] = 1000};
     OK(ax_comm_self_create(&self));
     OK(ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, "1000"));
-    OK(ax_machine_find(self, "cpu", 0, &need, &m));
-    OK(ax_machine_check(&m, "a step needs", "x"));
+    OK(ax_fit_find(self, "cpu", 0, &need, &m));
+    OK(ax_fit_check(&m, "a step needs", "x"));
     OK(ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, "999"));
-    OK(ax_machine_find(self, "cpu", 0, &need, &m));
+    OK(ax_fit_find(self, "cpu", 0, &need, &m));
     FAILS(AX_ERR_MEMORY, "(1000 bytes) of device memory but runtime.device_memory allows only",
-          ax_machine_check(&m, "a step needs", "x"));
+          ax_fit_check(&m, "a step needs", "x"));
     OK(ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, NULL));
     ax_comm_destroy(&self);
 }

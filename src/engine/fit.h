@@ -1,42 +1,37 @@
 /* Checks whether the memory of each device, each GPU and each machine is enough for all ranks that share
  * it. */
-#ifndef AXONN_ENGINE_MACHINE_H
-#define AXONN_ENGINE_MACHINE_H
+#ifndef AXONN_ENGINE_FIT_H
+#define AXONN_ENGINE_FIT_H
 
 #include "axonn/engine.h"
 
 /* The memories that must be enough for a rank: what runtime.device_memory allows its device to hold; the
  * memory of its GPU, which it may share with other ranks; the memory of its machine. A device that uses host
  * memory needs the last. */
-typedef enum ax_machine_part {
-    AX_MACHINE_LIMIT,
-    AX_MACHINE_GPU,
-    AX_MACHINE_HOST,
-    AX_MACHINE_PARTS
-} ax_machine_part;
+typedef enum ax_fit_part { AX_FIT_LIMIT, AX_FIT_GPU, AX_FIT_HOST, AX_FIT_PARTS } ax_fit_part;
 
-typedef struct ax_machine {
+typedef struct ax_fit {
     struct {
         int ranks;        /* number of ranks that share this memory, this rank included */
         double need;      /* bytes that these ranks need together */
         double available; /* bytes available, the smallest number that any of these ranks reports; < 0:
                              unknown, or no limit */
-    } memory[AX_MACHINE_PARTS];
-    ax_machine_part tightest; /* the memory of which the largest share is needed */
-    bool has_gpu;             /* the device's memory is not host memory */
-    int world;                /* number of all ranks */
-} ax_machine;
+    } memory[AX_FIT_PARTS];
+    ax_fit_part tightest; /* the memory of which the largest share is needed */
+    bool has_gpu;         /* the device's memory is not host memory */
+    int world;            /* number of all ranks */
+} ax_fit;
 
 /* Sets *out to a description of the memories that this rank needs, alone or with other ranks. `need` is what
  * this rank needs on backend `device`, `local_rank` its local rank. Collective along `world`. */
-AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank,
-                                        const ax_memory *need, ax_machine *out);
-bool ax_machine_fits(const ax_machine *machine);
+AX_MUST_CHECK ax_status ax_fit_find(ax_comm *world, const char *device, int local_rank, const ax_memory *need,
+                                    ax_fit *out);
+bool ax_fit_holds(const ax_fit *fit);
 /* Returns the bytes that are needed of the tightest memory. */
-double ax_machine_need(const ax_machine *machine);
-/* Fails with AX_ERR_MEMORY unless all memories of the machine are enough. The message is made of the texts
+double ax_fit_need(const ax_fit *fit);
+/* Fails with AX_ERR_MEMORY unless all memories are enough. The message is made of the texts
  * `what` and `advice`: "WHAT 3 GiB but only 2 GiB are available here: ADVICE". Not collective. */
-AX_MUST_CHECK ax_status ax_machine_check(const ax_machine *machine, const char *what, const char *advice);
+AX_MUST_CHECK ax_status ax_fit_check(const ax_fit *fit, const char *what, const char *advice);
 
 /* Sets *bytes to the bytes of pinned host memory that this rank reserves for messages in a run on backend
  * `device`; 0 if the host can access the device's memory. `dry`: the grid of a dry run, whose communicators
@@ -44,7 +39,7 @@ AX_MUST_CHECK ax_status ax_machine_check(const ax_machine *machine, const char *
 AX_MUST_CHECK ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *bytes);
 
 /* Checks, before anything is allocated, that all ranks have enough memory. Otherwise returns AX_ERR_MEMORY on
- * all ranks, with the message of ax_machine_check. Collective along the world. */
+ * all ranks, with the message of ax_fit_check. Collective along the world. */
 AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what,
                                         const char *advice);
 

@@ -1,6 +1,6 @@
 /* Compares what each device, each GPU and each machine has with the bytes that all ranks sharing it need
  * together. */
-#include "engine/machine.h"
+#include "engine/fit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 
 /* What each rank sends to all other ranks. */
 typedef struct member {
-    uint64_t key[AX_MACHINE_PARTS];                              /* equal on ranks that share the memory */
-    int64_t need[AX_MACHINE_PARTS], available[AX_MACHINE_PARTS]; /* in bytes */
+    uint64_t key[AX_FIT_PARTS];                          /* equal on ranks that share the memory */
+    int64_t need[AX_FIT_PARTS], available[AX_FIT_PARTS]; /* in bytes */
 } member;
 
 /* Describes what this rank needs and finds. A dry run plans for any machine: it finds only the limit of the
@@ -34,7 +34,7 @@ static ax_status describe(const ax_comm *world, const char *device, int local_ra
 }
 
 /* Adds up what the ranks that share a memory with this rank need of it. */
-static void sum_part(const member *all, int n, int rank, ax_machine_part part, ax_machine *out)
+static void sum_part(const member *all, int n, int rank, ax_fit_part part, ax_fit *out)
 {
     out->memory[part].available = -1;
     for (int r = 0; r < n; r++) {
@@ -47,67 +47,67 @@ static void sum_part(const member *all, int n, int rank, ax_machine_part part, a
     }
 }
 
-static double share_needed(const ax_machine *m, ax_machine_part part)
+static double share_needed(const ax_fit *fit, ax_fit_part part)
 {
-    double need = m->memory[part].need, available = m->memory[part].available;
+    double need = fit->memory[part].need, available = fit->memory[part].available;
     return available < 0 || need <= 0 ? 0 : need / available;
 }
 
-ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, const ax_memory *need,
-                          ax_machine *out)
+ax_status ax_fit_find(ax_comm *world, const char *device, int local_rank, const ax_memory *need, ax_fit *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
     member mine = {.key = {0}}, *all;
     ax_work *work;
-    *out = (ax_machine){.tightest = AX_MACHINE_HOST, .world = n};
+    *out = (ax_fit){.tightest = AX_FIT_HOST, .world = n};
     AX_TRY(ax_comm_agree(world, describe(world, device, local_rank, need, &mine, &out->has_gpu)));
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
     ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
     if (status == AX_OK)
         status = ax_wait(&work);
-    for (int part = 0; part < AX_MACHINE_PARTS && status == AX_OK; part++) {
-        sum_part(all, n, rank, (ax_machine_part)part, out);
-        if (share_needed(out, (ax_machine_part)part) > share_needed(out, out->tightest))
-            out->tightest = (ax_machine_part)part;
+    for (int part = 0; part < AX_FIT_PARTS && status == AX_OK; part++) {
+        sum_part(all, n, rank, (ax_fit_part)part, out);
+        if (share_needed(out, (ax_fit_part)part) > share_needed(out, out->tightest))
+            out->tightest = (ax_fit_part)part;
     }
     free(all);
     return status;
 }
 
-bool ax_machine_fits(const ax_machine *m)
+bool ax_fit_holds(const ax_fit *fit)
 {
-    return m->memory[m->tightest].available < 0 ||
-           m->memory[m->tightest].need <= m->memory[m->tightest].available;
+    return fit->memory[fit->tightest].available < 0 ||
+           fit->memory[fit->tightest].need <= fit->memory[fit->tightest].available;
 }
 
-double ax_machine_need(const ax_machine *m) { return m->memory[m->tightest].need; }
+double ax_fit_need(const ax_fit *fit) { return fit->memory[fit->tightest].need; }
 
 /* Prints which ranks share the tightest memory, such as " (2 ranks on node7)"; "" if the world has one
  * rank. */
-static void print_ranks(const ax_machine *m, char out[64])
+static void print_ranks(const ax_fit *fit, char out[64])
 {
     char name[256] = "";
-    int ranks = m->memory[m->tightest].ranks;
+    int ranks = fit->memory[fit->tightest].ranks;
     gethostname(name, sizeof name - 1);
     out[0] = 0;
-    if (m->world > 1)
+    if (fit->world > 1)
         snprintf(out, 64, " (%d rank%s on %.40s)", ranks, ranks == 1 ? "" : "s", name);
 }
 
-ax_status ax_machine_check(const ax_machine *m, const char *what, const char *advice)
+ax_status ax_fit_check(const ax_fit *fit, const char *what, const char *advice)
 {
     char need[32], available[32], ranks[64];
-    const char *of = !m->has_gpu                     ? ""
-                     : m->tightest == AX_MACHINE_GPU ? " of device memory"
-                                                     : " of host memory";
-    print_ranks(m, ranks);
-    ax_format_bytes(m->memory[m->tightest].need, need);
-    ax_format_bytes(m->memory[m->tightest].available, available);
-    AX_CHECK(ax_machine_fits(m) || m->tightest != AX_MACHINE_LIMIT, AX_ERR_MEMORY,
+    const char *of = !fit->has_gpu                 ? ""
+                     : fit->tightest == AX_FIT_GPU ? " of device memory"
+                                                   : " of host memory";
+    print_ranks(fit, ranks);
+    ax_format_bytes(fit->memory[fit->tightest].need, need);
+    ax_format_bytes(fit->memory[fit->tightest].available, available);
+    AX_CHECK(ax_fit_holds(fit) || fit->tightest != AX_FIT_LIMIT, AX_ERR_MEMORY,
              "%s %s (%.0f bytes) of device memory but runtime.device_memory allows only %s (%.0f bytes): %s",
-             what, need, m->memory[m->tightest].need, available, m->memory[m->tightest].available, advice);
-    AX_CHECK(ax_machine_fits(m), AX_ERR_MEMORY, "%s %s%s%s but only %s are available here: %s", what, need,
-             of, ranks, available, advice);
+             what, need, fit->memory[fit->tightest].need, available, fit->memory[fit->tightest].available,
+             advice);
+    AX_CHECK(ax_fit_holds(fit), AX_ERR_MEMORY, "%s %s%s%s but only %s are available here: %s", what, need, of,
+             ranks, available, advice);
     return AX_OK;
 }
 
@@ -124,7 +124,7 @@ ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *
 
 ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)
 {
-    ax_machine m;
-    AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, memory, &m));
-    return ax_comm_agree(ctx->world, ax_machine_check(&m, what, advice));
+    ax_fit m;
+    AX_TRY(ax_fit_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, memory, &m));
+    return ax_comm_agree(ctx->world, ax_fit_check(&m, what, advice));
 }

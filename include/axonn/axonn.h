@@ -18,6 +18,7 @@
 #include "axonn/engine.h"    /* training steps and evaluations of a model in memory */
 #include "axonn/grid.h"      /* the ranks as a grid; a rank's device and grid in one struct */
 #include "axonn/infer.h"     /* model directories, generation, conversion */
+#include "axonn/machine.h"   /* descriptions of machines, times on them */
 #include "axonn/model.h"     /* model families (gpt2, llama, …) */
 #include "axonn/tokenizer.h" /* byte-pair encoding */
 #include "axonn/train.h"     /* training runs */

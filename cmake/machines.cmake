@@ -1,0 +1,17 @@
+# axonn_embed_machines(OUT): writes C source with the text of each description in machines/ (src/machine/private.h).
+function(axonn_embed_machines out)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/machines/*.yaml)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+  set(texts "")
+  set(table "")
+  foreach(file ${files})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+    string(REGEX REPLACE "((0x..,){32})" "\\1\n" bytes "${bytes}")
+    string(APPEND texts "static const unsigned char text_${name}[] = {\n${bytes}};\n")
+    string(APPEND table "    {\"${name}\", text_${name}, sizeof text_${name}},\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${out} @ONLY CONTENT
+    "#include \"machine/private.h\"\n${texts}const machine_text machine_texts[] = {\n${table}};\nconst size_t machine_text_count = sizeof machine_texts / sizeof *machine_texts;\n")
+endfunction()

@@ -2,6 +2,7 @@
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
+#include "axonn/machine.h"
 #include "axonn/train.h"
 
 /* The memory of this rank's device, in bytes. */
@@ -76,12 +77,31 @@ typedef struct bench_gemms {
 
 /* Finds the GEMMs of a training step of the configuration by running the step on the dry device. Then times
  * each of them `runs` times on the configuration's device, with operands that are not in the caches. All
- * ranks time their own GEMMs at the same time. Errors as for bench_time_steps. The caller releases *out with
+ * ranks time their own GEMMs at the same time. If `machine` is not NULL, also measures what a description
+ * says of a device (bench_measure_device). Errors as for bench_time_steps. The caller releases *out with
  * bench_gemms_fini, also after an error. Collective along world. */
-AX_MUST_CHECK ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out);
+AX_MUST_CHECK ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, ax_machine *machine,
+                                         bench_gemms *out);
 void bench_gemms_fini(bench_gemms *gemms);
 /* FLOPs of a call. */
 double bench_gemm_flops(const bench_gemm *gemm);
+
+/* Writes what the host's processor is to `name`, and returns the size of one last-level cache in bytes, 0 if
+ * unknown. */
+size_t bench_processor(char *name, size_t size);
+/* Opens the description of this machine in file `path`, to which measured parts will be added; without such a
+ * file a new one. On other ranks than 0 it is a new one in either case. Enters the numbers of nodes and ranks
+ * and the host. AX_ERR_USAGE if the file was measured with other numbers of them. The caller closes *out.
+ * Collective along world. */
+AX_MUST_CHECK ax_status bench_machine_open(ax_comm *world, const char *path, ax_machine **out);
+/* Sets *how, machine->measured.gemm or .comm, to `text`, and writes rank 0's description to the file, with
+ * comments that list what it lacks. Collective along world. */
+AX_MUST_CHECK ax_status bench_machine_save(ax_comm *world, ax_machine *machine, char **how, const char *text,
+                                           const char *path);
+/* Measures what a description says of a device, except for rates of kernels: memory, scratch, time of a
+ * launch, rates of its memory and of copies. `local_size` is the number of ranks of this machine, which all
+ * measure at the same time. */
+AX_MUST_CHECK ax_status bench_measure_device(ax_ctx *ctx, int local_size, ax_machine *machine);
 
 /* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct bench_token_times {

@@ -349,7 +349,8 @@ static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t r
     return status;
 }
 
-static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs, bench_gemms *out)
+static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs, ax_machine *machine,
+                         bench_gemms *out)
 {
     ax_ctx *ctx;
     AX_TRY(ax_comm_agree(world, find_gemms(plan, out)));
@@ -357,6 +358,8 @@ static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs
                               (uint64_t)plan->config->train.seed, &ctx));
     out->cache = ax_cores_cache();
     ax_status status = ax_comm_agree(world, time_all(world, ctx, plan->threads.local_size, runs, out));
+    if (status == AX_OK && machine)
+        status = ax_comm_agree(world, bench_measure_device(ctx, plan->threads.local_size, machine));
     add_up(out);
     out->threads = ctx->dev->threads;
     out->compute = ctx->compute;
@@ -366,14 +369,15 @@ static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs
     return status;
 }
 
-ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out)
+ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, ax_machine *machine,
+                           bench_gemms *out)
 {
     ax_trainer *trainer;
     *out = (bench_gemms){.threads = 0};
     AX_CHECK(runs > 0, AX_ERR_USAGE, "bench_time_gemms: `runs` is %lld, but must be at least 1",
              (long long)runs);
     AX_TRY(ax_trainer_create(world, config, &trainer));
-    ax_status status = measure(world, ax_trainer_plan(trainer), runs, out);
+    ax_status status = measure(world, ax_trainer_plan(trainer), runs, machine, out);
     cli_world_abort_unshared(world, status);
     ax_trainer_destroy(&trainer);
     return status;

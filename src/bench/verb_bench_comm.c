@@ -3,7 +3,6 @@
 #include "bench/bench.h"
 #include "cli/launch.h"
 
-#include <hwloc.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@ typedef struct args {
     ax_strings only;
     const char *device;
     bool json;
+    char *save;
 } args;
 
 static const ax_option comm_options[] = {
@@ -35,6 +35,10 @@ static const ax_option comm_options[] = {
              "are always in host memory"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the results as JSON, one object per case"},
+    {"save", AX_OPT_PATH, offsetof(args, save), .meta = "FILE",
+     .help = "also time the collectives of all smaller groups of ranks, and write all times into the "
+             "description of "
+             "this machine in FILE"},
 };
 
 /* In the arrays of two elements, [0] is for axonn and [1] for the MPI library. axonn's buffers are allocated
@@ -49,6 +53,8 @@ typedef struct bench {
                     buffers */
     size_t sweep_bytes;
     char machine[160];
+    int peer;         /* the rank that gets messages from rank 0 */
+    ax_machine *save; /* the description of this machine; NULL: none is written */
 } bench;
 
 static const char *case_name(int coll)
@@ -74,15 +80,15 @@ static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int lib
                           .dtype = AX_F32};
 }
 
-/* Sends a message from rank 0 to rank 1 with axonn; other ranks do nothing. */
+/* Sends a message from rank 0 to rank b->peer with axonn; other ranks do nothing. */
 static ax_status message_ours(const bench *b, const ax_coll_args *a)
 {
     ax_work *work = NULL;
     int rank = ax_comm_rank(b->world);
     ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = a->dtype, .ndim = 1, .dim = {a->count}};
     if (rank == 0)
-        AX_TRY(ax_send(b->world, b->stream, &m, a->send, 1, &work));
-    if (rank == 1)
+        AX_TRY(ax_send(b->world, b->stream, &m, a->send, b->peer, &work));
+    if (rank == b->peer)
         AX_TRY(ax_recv(b->world, b->stream, &m, a->recv, 0, &work));
     return ax_wait(&work);
 }
@@ -218,6 +224,36 @@ static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool
     fflush(stdout);
 }
 
+/* Enters a collective's path, and the rate and latency of a link from messages of ascending size. */
+static void note_link(bench *b, const ax_coll_args *a, int64_t bytes, double seconds)
+{
+    static const char *const paths[] = {[AX_MACHINE_NCCL] = "nccl",
+                                        [AX_MACHINE_HOST] = "node",
+                                        [AX_MACHINE_FLAT] = "flat",
+                                        [AX_MACHINE_STAGED] = "staged"};
+    const bool message = (int)a->coll == BENCH_MESSAGE;
+    ax_machine_link *link =
+        &b->save->link[b->peer < b->save->ranks_per_node ? AX_MACHINE_NODE : AX_MACHINE_NETWORK];
+    for (int i = 0; i < (int)AX_COUNT(paths) && !message && a->coll != AX_BARRIER; i++)
+        if (!strcmp(paths[i], path_of(b, a)))
+            b->save->path[a->coll] = i;
+    if (message && bytes == b->args->smallest)
+        link->latency = seconds;
+    if (message)
+        link->rate = (double)bytes / (seconds > link->latency ? seconds - link->latency : seconds);
+}
+
+/* Enters a measured time into the description of this machine. */
+static ax_status put_time(bench *b, const ax_coll_args *a, int64_t bytes, int inner, int size, double seconds)
+{
+    const bool message = (int)a->coll == BENCH_MESSAGE;
+    note_link(b, a, bytes, seconds);
+    return ax_machine_put_time(b->save, message ? (int)AX_MACHINE_MESSAGE : (int)a->coll,
+                               message && b->peer >= b->save->ranks_per_node ? (int)b->save->ranks_per_node
+                                                                             : inner,
+                               message ? 2 : size, bytes, seconds);
+}
+
 static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
 {
     double seconds[2][MOST_RUNS];
@@ -229,6 +265,8 @@ static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
             AX_TRY(sample(b, &a[library], warm, library, &seconds[library][i]));
     for (int library = 0; library < 2; library++)
         AX_TRY(spread_of(b->world, seconds[library], runs, &s[library]));
+    if (b->save && (warm == (b->stream != NULL) || coll == AX_BARRIER))
+        AX_TRY(put_time(b, &a[0], bytes, 1, ax_comm_size(b->world), s[0].median));
     if (ax_comm_rank(b->world) != 0)
         return AX_OK;
     char name[96], size[32];
@@ -268,30 +306,73 @@ static ax_status run_cases(bench *b)
     return AX_OK;
 }
 
-/* ---- preparation --------------------------------------------------------------------------------- */
+/* ---- groups of ranks, for the description of this machine ---------------------------------------------- */
 
-/* Writes a description of the machine to `name` (processor, cores, last-level cache), and returns the size of
- * one last-level cache in bytes, 0 if unknown. */
-static size_t describe_machine(char *name, size_t size)
+/* Times a collective, or a message, on all groups at the same time. */
+static ax_status time_groups(bench *b, bench *group, int coll, int inner)
 {
-    size_t cache = 0;
-    hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) || hwloc_topology_load(topology)) {
-        snprintf(name, size, "an unknown machine");
-        return 0;
+    double seconds[MOST_RUNS];
+    const bool warm = b->stream != NULL;
+    ax_spread spread;
+    for (int64_t bytes = b->args->smallest; bytes <= b->args->largest; bytes *= 4) {
+        const ax_coll_args a = call_of(group, (ax_coll)coll, bytes, 0);
+        for (int64_t i = 0; i < b->args->runs; i++) {
+            AX_TRY(ax_barrier(b->world));
+            AX_TRY(sample(group, &a, warm, 0, &seconds[i]));
+        }
+        AX_TRY(spread_of(b->world, seconds, b->args->runs, &spread));
+        AX_TRY(put_time(group, &a, bytes, inner, ax_comm_size(group->world), spread.median));
     }
-    hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
-    const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
-    for (int level = 0; level < 3; level++) {
-        static const hwloc_obj_type_t types[] = {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE};
-        hwloc_obj_t c = hwloc_get_obj_by_type(topology, types[level], 0);
-        cache = c ? (size_t)c->attr->cache.size : cache;
-    }
-    snprintf(name, size, "%s, %d cores, %zu MiB last-level cache", model ? model : "an unknown processor",
-             hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE), cache >> 20);
-    hwloc_topology_destroy(topology);
-    return cache;
+    return AX_OK;
 }
+
+/* Times collectives of groups of `size` ranks at distance `inner`. */
+static ax_status run_groups(bench *b, int inner, int size)
+{
+    const int rank = ax_comm_rank(b->world);
+    bench group = *b;
+    char why[AX_COMM_WHY];
+    AX_TRY(ax_comm_split(b->world, rank % inner + rank / (inner * size) * inner, rank, &group.world));
+    ax_status status = b->stream ? ax_comm_connect(group.world, b->ctx.dev, "a group", why) : AX_OK;
+    for (int coll = AX_ALL_REDUCE; coll <= AX_BROADCAST && status == AX_OK; coll++)
+        if (wanted(b->args, coll))
+            status = time_groups(b, &group, coll, inner);
+    ax_comm_destroy(&group.world);
+    return status;
+}
+
+/* Times the groups of which the world consists, except for the world itself, and messages to the next node.
+ */
+static ax_status run_all_groups(bench *b)
+{
+    const int ranks = ax_comm_size(b->world), node = (int)b->save->ranks_per_node;
+    bench to_next = *b;
+    for (int inner = 1; inner < ranks; inner++)
+        for (int size = 2; inner * size <= ranks; size++)
+            if (ranks % (inner * size) == 0 && size < ranks &&
+                (inner * size > node || node % (inner * size) == 0))
+                AX_TRY(run_groups(b, inner, size));
+    to_next.peer = node;
+    return node > 1 && node < ranks && wanted(b->args, BENCH_MESSAGE)
+               ? time_groups(b, &to_next, BENCH_MESSAGE, node)
+               : AX_OK;
+}
+
+static ax_status save(bench *b)
+{
+    char text[256];
+    int place;
+    const int64_t available = ax_device_available(b->args->device, b->ctx.local_rank, &place);
+    AX_TRY(ax_device_name_host_access(b->args->device, &b->save->device.host_access));
+    if (!b->save->device.memory)
+        b->save->device.memory = place ? available : b->save->host.memory / b->save->ranks_per_node;
+    snprintf(text, sizeof text, "axonn %s, nodes: %lld, ranks of a node: %lld, on %s, %s caches, %s",
+             ax_version(), (long long)b->save->nodes, (long long)b->save->ranks_per_node, b->args->device,
+             b->stream ? "warm" : "cold", ax_comm_mpi_library());
+    return bench_machine_save(b->world, b->save, &b->save->measured.comm, text, b->args->save);
+}
+
+/* ---- preparation --------------------------------------------------------------------------------- */
 
 /* Opens this rank's device (the ranks of a machine take its GPUs in turn) and, on GPUs, sets up collectives
  * from GPU to GPU (ax_comm_connect). */
@@ -319,7 +400,7 @@ static ax_status prepare(bench *b)
 {
     enum { LEAST_SWEEP = 32 << 20 };
     size_t bytes = (size_t)b->args->largest + 4096;
-    b->sweep_bytes = 2 * describe_machine(b->machine, sizeof b->machine);
+    b->sweep_bytes = 2 * bench_processor(b->machine, sizeof b->machine);
     b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
     AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
     AX_TRY(open_device(b));
@@ -366,7 +447,7 @@ static ax_status check(const args *a)
 
 static ax_status run_comm(const void *raw)
 {
-    bench b = {.args = raw};
+    bench b = {.args = raw, .peer = 1};
     AX_TRY(check(b.args));
     /* Makes malloc keep the memory that the MPI library frees; otherwise each call of the library would map
      * memory anew. With one malloc arena for all threads, this applies to the communication thread too. */
@@ -379,10 +460,17 @@ static ax_status run_comm(const void *raw)
             ? prepare(&b)
             : ax_fail(AX_ERR_USAGE, "one rank has no other rank to communicate with; start several: "
                                     "axonn bench comm --ranks 2");
+    if (status == AX_OK && b.args->save)
+        status = bench_machine_open(b.world, b.args->save, &b.save);
     if (status == AX_OK)
         status = run_cases(&b);
+    if (status == AX_OK && b.save)
+        status = run_all_groups(&b);
+    if (status == AX_OK && b.save)
+        status = save(&b);
     cli_world_abort_unshared(b.world, status);
     release(&b);
+    ax_machine_close(&b.save);
     return cli_world_close(&b.world, status);
 }
 
@@ -394,8 +482,11 @@ const cli_verb verb_bench_comm = {
         "  cache  warm: the buffers stay in the caches if they fit; cold: the caches are flushed in between\n"
         "  times  MPI's median divided by this library's; above 1 this library is faster\n"
         "  path   node: memory shared by the ranks of a node; flat: MPI messages; nccl: from GPU to GPU;\n"
-        "         staged: from GPU to GPU through host memory; messages: the message from rank 0 to rank 1",
+        "         staged: from GPU to GPU through host memory; messages: the message from rank 0 to rank 1\n"
+        "With --save, FILE becomes a description of this machine. What was not measured is listed at its "
+        "end.",
     .examples = "axonn bench comm --ranks 2\n"
+                "axonn bench comm --ranks 2 --save machine.yaml\n"
                 "axonn bench comm --ranks 2 --device cuda\n"
                 "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",
     .options = comm_options,

@@ -9,6 +9,7 @@ typedef struct args {
     cli_config_args common;
     int64_t runs;
     bool json;
+    char *save;
 } args;
 
 static const ax_option options[] = {
@@ -17,6 +18,10 @@ static const ax_option options[] = {
      .help = "how often each GEMM (matrix product) is timed"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the results as JSON, one object per GEMM"},
+    {"save", AX_OPT_PATH, offsetof(args, save), .meta = "FILE",
+     .help = "also time the other kernels of the step, and write all rates into the description of this "
+             "machine in "
+             "FILE"},
 };
 
 /* One row of the output: a GEMM, or the sum of all GEMMs of a step. */
@@ -30,35 +35,28 @@ typedef struct row {
     double of_step;         /* total time of all calls of this GEMM / total time of all GEMMs */
 } row;
 
-/* The epilogue in the name of a GEMM. A name is like "NT 1024x2304x768 bf16": A not transposed (N), B
- * transposed (T), m x n x k, and the dtype of the operands. These additions follow where they apply:
- *
- * - a second dtype, such as "f32": that of the result, if it differs from that of the operands
- * - "+=": the GEMM adds to the result
- * - "+bias": it adds a bias to each column
- * - "+sums": it also sums the columns of A
- * - "gelu", "gelu'": the epilogue, with GELU or another activation function
- * - "8 groups": rows in 8 groups, each with a matrix of its own, whose rows lie between those of the others
- * - "strided": the rows of an operand or of the result are further apart in memory than they are long */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
 
+/* Returns the arguments with pointers that are not NULL for the operands that the GEMM has. */
+static ax_gemm_args with_pointers(const bench_gemm *p)
+{
+    ax_gemm_args g = p->args;
+    g.bias = p->bias ? p : NULL;
+    g.col_sums = p->sums ? (void *)(uintptr_t)p : NULL;
+    return g;
+}
+
+/* Names a GEMM as descriptions of machines do; "strided" is added if the rows of an operand or of the result
+ * are further apart in memory than they are long. */
 static void name_gemm(const bench_gemm *p, char *out, size_t size)
 {
-    const ax_gemm_args *g = &p->args;
-    char groups[32] = "";
+    const ax_gemm_args *g = &p->args, named = with_pointers(p);
+    char name[AX_MACHINE_GEMM_NAME];
     bool sparse =
         g->lda != (g->trans_a ? g->m : g->k) || g->ldb != (g->trans_b ? g->k : g->n) || g->ldc != g->n;
-    if (p->groups)
-        snprintf(groups, sizeof groups, " %lld groups", (long long)p->groups);
-    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s%s%s%s", g->trans_a ? 'T' : 'N',
-             g->trans_b ? 'T' : 'N', (long long)g->m, (long long)g->n, (long long)g->k,
-             ax_dtype_name(g->dtype), g->c_dtype == g->dtype ? "" : " ",
-             g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype), g->accumulate ? " +=" : "",
-             p->bias ? " +bias" : "", p->sums ? " +sums" : "", g->epilogue ? " " : "", epilogue[g->epilogue],
-             p->groups ? groups
-             : sparse  ? " strided"
-                       : "");
+    snprintf(out, size, "%s%s", ax_machine_gemm_name(&named, p->groups, name),
+             sparse && !p->groups ? " strided" : "");
 }
 
 static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
@@ -171,16 +169,60 @@ static ax_status report(const bench_gemms *all, const args *a, int ranks)
     return AX_OK;
 }
 
+/* ---- the description of this machine ------------------------------------------------------------- */
+
+/* Enters the GEMMs, those with the most time last, so that they replace others that differ in strides only.
+ */
+static ax_status put_gemms(const bench_gemms *all, ax_machine *m)
+{
+    for (int64_t i = all->n - 1; i >= 0; i--) {
+        const bench_gemm *p = &all->gemm[i];
+        const ax_gemm_args g = with_pointers(p);
+        AX_TRY(ax_machine_put_gemm(m, &g, p->groups, p->seconds.median));
+    }
+    return AX_OK;
+}
+
+/* Times steps, and enters the rates of their kernels except for GEMMs. */
+static ax_status put_kernels(ax_comm *world, ax_config *config, ax_machine *m)
+{
+    enum { WARM = 1, STEPS = 3 };
+    bench_step_times times;
+    AX_TRY(bench_time_steps(world, config, WARM, STEPS, &times));
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        if (k != AX_K_gemm && k != AX_K_gemm_grouped)
+            AX_TRY(ax_machine_put_kernel(m, (ax_kernel)k, &times.kernel[k]));
+    return AX_OK;
+}
+
+static ax_status save(ax_comm *world, ax_config *config, const args *a, const bench_gemms *all, ax_machine *m)
+{
+    char text[256];
+    const int ranks = (int)m->ranks_per_node;
+    AX_TRY(put_kernels(world, config, m));
+    AX_TRY(put_gemms(all, m));
+    snprintf(text, sizeof text, "axonn %s, %s in %s on %s, %d rank%s of a node at work, %d thread%s each",
+             ax_version(), all->model, ax_dtype_name(all->compute), all->device, ranks, ranks == 1 ? "" : "s",
+             all->threads, all->threads == 1 ? "" : "s");
+    return bench_machine_save(world, m, &m->measured.gemm, text, a->save);
+}
+
 /* ---- the verb ------------------------------------------------------------------------------------ */
 
 static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
     const args *a = raw;
     bench_gemms all = {.threads = 0};
-    ax_status status = bench_time_gemms(world, config, a->runs, &all);
+    ax_machine *machine = NULL;
+    if (a->save)
+        AX_TRY(bench_machine_open(world, a->save, &machine));
+    ax_status status = bench_time_gemms(world, config, a->runs, machine, &all);
     if (status == AX_OK)
         status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&all, a, ax_comm_size(world)));
+    if (status == AX_OK && machine)
+        status = save(world, config, a, &all, machine);
     bench_gemms_fini(&all);
+    ax_machine_close(&machine);
     return status;
 }
 
@@ -201,8 +243,12 @@ const cli_verb verb_bench_gemm = {
         "  strided      rows are further apart in memory than they are long\n"
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
         "calls of a step. On several ranks, all measure at the same time and rank 0's GEMMs are shown.\n"
-        "data.train is not needed.",
+        "data.train is not needed. With --save, FILE becomes a description of this machine, with as many\n"
+        "ranks at work as this run has; GEMMs that FILE has already stay, and are replaced if they are "
+        "timed\n"
+        "again. What was not measured is listed at its end.",
     .examples = "axonn bench gemm gpt.yaml\n"
+                "axonn bench gemm gpt.yaml --ranks 2 --save machine.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
                 "axonn bench gemm gpt.yaml runtime.isa=avx2 --json | jq -r '[.case, .of_peak] | @tsv'",
     .options = options,

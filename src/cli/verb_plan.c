@@ -1,4 +1,5 @@
 /* axonn plan: what a training run will need, without starting it. One process plans for all ranks. */
+#include "axonn/machine.h"
 #include "axonn/runtime.h"
 #include "axonn/train.h"
 #include "launch.h"
@@ -11,6 +12,7 @@ enum { MOST_RANKS = 1 << 20 };
 typedef struct args {
     cli_config_args common; /* common.launch.ranks: the ranks to plan for */
     bool json;
+    char *machine;
 } args;
 
 static const ax_option options[] = {
@@ -20,13 +22,18 @@ static const ax_option options[] = {
      .help = "configuration keys with values, e.g. grid.x=2; they override those of the file"},
     {"ranks", AX_OPT_INT, offsetof(args, common.launch.ranks), "0", "[0, 1048576]", .meta = "N",
      .help = "number of ranks to plan for, whatever this machine has; 0: the product of the grid's sizes"},
+    {"machine", AX_OPT_PATH, offsetof(args, machine), .meta = "NAME|FILE",
+     .help =
+         "description of the machine to plan for, one that comes with axonn (alps, frontier, h100x8, h200x8, "
+         "perlmutter, summit) or a file; default: runtime.machine"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the plan as one JSON object"},
 };
 
 /* The plan of the whole run: of one rank of each pipeline stage. */
 typedef struct forecast {
     const ax_train_plan *run;
-    int stages, largest; /* largest: the stage whose rank needs the most device memory */
+    const ax_machine *machine; /* NULL: none is described */
+    int stages, largest;       /* largest: the stage whose rank needs the most device memory */
     ax_engine_plan *stage;
     int64_t parameters, tokens; /* of the model; of a step */
     double flops;               /* of a step, all ranks */
@@ -180,14 +187,15 @@ static ax_status print_json(const forecast *f)
     const ax_train_plan *p = f->run;
     char model[96], grid[96];
     json_t *stages = json_array();
+    const char *machine = f->machine ? f->machine->name : NULL;
     for (int s = 0; s < f->stages && stages; s++)
         json_array_append_new(stages, stage_json(&f->stage[s]));
     ax_train_describe(p->options.model, p->grid, model, grid);
     return cli_print_json(
-        json_pack("{s:s, s:I, s:s, s:i, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:f, s:o, s:o}", "model", model,
-                  "parameters", (json_int_t)f->parameters, "grid", grid, "ranks", ax_comm_size(p->ranks),
-                  "device", p->config->device, "precision", ax_dtype_name(p->compute), "micro_batch",
-                  (json_int_t)p->options.micro_batch, "largest_micro_batch",
+        json_pack("{s:s, s:s?, s:I, s:s, s:i, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
+                  model, "machine", machine, "parameters", (json_int_t)f->parameters, "grid", grid, "ranks",
+                  ax_comm_size(p->ranks), "device", p->config->device, "precision", ax_dtype_name(p->compute),
+                  "micro_batch", (json_int_t)p->options.micro_batch, "largest_micro_batch",
                   f->micro_batch ? json_integer((json_int_t)f->micro_batch) : json_null(), "recompute",
                   (json_int_t)p->options.recompute, "mem_planned",
                   (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens,
@@ -210,6 +218,10 @@ static ax_status print_text(const forecast *f)
     ax_train_describe(p->options.model, p->grid, model, grid);
     printf("%s, %.1f M parameters, %s on %s, %d rank%s: %s\n", model, (double)f->parameters / 1e6,
            ax_dtype_name(p->compute), p->config->device, ranks, ranks == 1 ? "" : "s", grid);
+    if (f->machine)
+        printf("machine: %s, %lld nodes of %lld ranks, %s a device\n", f->machine->name,
+               (long long)f->machine->nodes, (long long)f->machine->ranks_per_node,
+               ax_format_bytes((double)f->machine->device.memory, size));
     for (int s = 0; s < f->stages; s++) {
         if (f->stages > 1)
             printf("memory of a rank of stage %d%s\n", s, s == f->largest ? ", the most" : "");
@@ -224,7 +236,9 @@ static ax_status print_text(const forecast *f)
         (long long)p->options.global_batch, (long long)p->options.seq_len, (long long)p->options.micro_batch,
         f->flops, f->flops / ranks);
     if (f->micro_batch)
-        printf("largest train.micro_batch within runtime.device_memory: %lld\n", (long long)f->micro_batch);
+        printf("largest train.micro_batch within %s: %lld\n",
+               f->machine ? "the machine's device memory" : "runtime.device_memory",
+               (long long)f->micro_batch);
     for (int i = 0; i < f->n_sent; i++)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
@@ -236,10 +250,10 @@ static ax_status print_text(const forecast *f)
 
 /* Plans as rank 0 of a world whose other ranks do not exist. The log of a run's start has what is printed
  * here, so only its warnings are shown, unless the user gave a level. */
-static ax_status plan(ax_comm *world, ax_config *config, const args *a)
+static ax_status plan(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
 {
     ax_trainer *trainer;
-    forecast f = {.stages = 0};
+    forecast f = {.machine = machine};
     if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
         ax_log_set_level(AX_LOG_WARN);
     AX_TRY(ax_trainer_create(world, config, &trainer));
@@ -253,9 +267,47 @@ static ax_status plan(ax_comm *world, ax_config *config, const args *a)
     return status;
 }
 
+/* Opens the description that --machine or runtime.machine names; *out is NULL without one. */
+static ax_status open_machine(const args *a, ax_machine **out)
+{
+    const char *name = a->machine;
+    if (!name)
+        AX_TRY(ax_runtime_get(AX_RUNTIME_MACHINE, &name));
+    *out = NULL;
+    if (!strcmp(name, ax_runtime_options[AX_RUNTIME_MACHINE].preset))
+        return AX_OK;
+    return ax_machine_open(name, out);
+}
+
+/* Makes the memory of the machine's devices the limit of a rank, unless runtime.device_memory is a lower one.
+ * Sets *limits to whether it did. */
+static ax_status limit_memory(const ax_machine *m, bool *limits)
+{
+    size_t limit;
+    char bytes[32];
+    AX_TRY(ax_ctx_find_limit(&limit));
+    *limits = !limit || limit > (size_t)m->device.memory;
+    snprintf(bytes, sizeof bytes, "%lld", (long long)m->device.memory);
+    return *limits ? ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, bytes) : AX_OK;
+}
+
+/* Plans for the machine. If its memory is the limit, messages about runtime.device_memory say where that is
+ * from. */
+static ax_status plan_for(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
+{
+    bool limits;
+    AX_TRY(ax_machine_check_ranks(machine, ax_comm_size(world)));
+    AX_TRY(limit_memory(machine, &limits));
+    ax_status status = plan(world, config, a, machine);
+    if (status == AX_ERR_MEMORY && limits)
+        ax_error_context("machine %s, whose device memory is taken for runtime.device_memory", machine->name);
+    return status;
+}
+
 static ax_status run(const void *raw)
 {
     const args *a = raw;
+    ax_machine *machine = NULL;
     ax_config config;
     ax_comm *world = NULL;
     int64_t ranks = a->common.launch.ranks;
@@ -268,7 +320,10 @@ static ax_status run(const void *raw)
     if (status == AX_OK)
         status = ax_comm_alone_create((int)ranks, &world);
     if (status == AX_OK)
-        status = plan(world, &config, a);
+        status = open_machine(a, &machine);
+    if (status == AX_OK)
+        status = machine ? plan_for(world, &config, a, machine) : plan(world, &config, a, NULL);
+    ax_machine_close(&machine);
     ax_comm_destroy(&world);
     ax_config_fini(&config);
     return status;
@@ -282,9 +337,11 @@ const cli_verb verb_plan = {
         "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
         "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
         "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
-        "micro-batch within it is printed, or the keys that would make the run fit.",
+        "micro-batch within it is printed, or the keys that would make the run fit. With --machine the "
+        "memory\n"
+        "of that machine's devices is the limit, and more ranks than it has are an error.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
-                "axonn plan gpt.yaml --ranks 64 grid.z=64 --json",
+                "axonn plan gpt.yaml --ranks 64 grid.z=64 --machine perlmutter --json",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),

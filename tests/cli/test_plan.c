@@ -126,12 +126,50 @@ static void impossible_plans_are_refused(void **state)
     ax_buf_fini(&out);
 }
 
+/* With a description the memory of its devices is the limit, and its ranks are all there are. */
+static void machine_is_the_limit(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *plan = json_of(AXONN " plan a.yaml --json --machine summit 2>/dev/null");
+    char command[512];
+    const json_int_t need = integer(plan, "mem_planned");
+    assert_string_equal(json_string_value(json_object_get(plan, "machine")), "Summit, V100");
+    assert_int_equal(integer(plan, "largest_micro_batch"), 32);
+    json_decref(plan);
+    for (int less = 0; less < 2; less++) {
+        snprintf(command, sizeof command,
+                 "printf 'name: small\\nranks_per_node: 2\\ndevice: {memory: %lld}\\n' >m.yaml",
+                 (long long)need - less);
+        assert_int_equal(shell(command, &out), 0);
+        /* by flag, by key, and by variable */
+        assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml 2>&1", &out), less ? 3 : 0);
+        assert_int_equal(shell(AXONN " plan a.yaml runtime.machine=m.yaml 2>&1", &out), less ? 3 : 0);
+        assert_int_equal(shell("AXONN_MACHINE=m.yaml " AXONN " plan a.yaml 2>&1", &out), less ? 3 : 0);
+    }
+    assert_contains(
+        out.data,
+        "error: machine small, whose device memory is taken for runtime.device_memory: a step needs ");
+    assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml runtime.device_memory=1000 2>&1", &out), 3);
+    assert_null(strstr(out.data, "machine small"));
+    assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml grid.data=4 2>&1", &out), 2);
+    assert_contains(out.data, "machine small has 2 ranks (1 nodes of 2), fewer than the 4 of the grid");
+    assert_int_equal(shell(AXONN " plan a.yaml runtime.machine=sumit 2>&1", &out), 2);
+    assert_contains(out.data, "the nearest is summit");
+    assert_int_equal(shell("echo 'nodse: 2' >m.yaml; " AXONN
+                           " plan a.yaml --machine m.yaml 2>&1; rc=$?; rm m.yaml; exit $rc",
+                           &out),
+                     2);
+    assert_contains(out.data, "m.yaml:1:1: nodse: unknown key; did you mean nodes?");
+    assert_contains(out.data, "device.memory: required");
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_has_every_stage),
-        cmocka_unit_test(text_names_the_largest_stage),
-        cmocka_unit_test(largest_micro_batch_is_named),
+        cmocka_unit_test(machine_is_the_limit),         cmocka_unit_test(json_has_every_stage),
+        cmocka_unit_test(text_names_the_largest_stage), cmocka_unit_test(largest_micro_batch_is_named),
         cmocka_unit_test(impossible_plans_are_refused),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

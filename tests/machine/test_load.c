@@ -2,6 +2,8 @@
  */
 #include "machine_test.h"
 
+#include "axonn/runtime.h"
+
 #include <math.h>
 
 #include <stdlib.h>
@@ -23,6 +25,10 @@ static void shipped_ones_are_right(void **state)
         assert_null(m);
     }
     assert_int_equal(n, AX_COUNT(names));
+    for (int i = 0; i < n; i++) { /* the words of runtime.machine */
+        char word[64];
+        assert_string_equal(ax_option_word(&ax_runtime_options[AX_RUNTIME_MACHINE], i + 1, word), names[i]);
+    }
     assert_null(ax_machine_shipped(-1));
 }
 
@@ -181,6 +187,10 @@ static void saved_values_read_back(void **state)
         OK(ax_machine_put_gemm(m, &g, 0, 1.5 * i));
         OK(ax_machine_put_time(m, AX_ALL_GATHER, 1, 2, 4096, 1e-5 * i));
     }
+    g.col_sums = NULL; /* another GEMM, whose name is the beginning of the first one's */
+    OK(ax_machine_put_gemm(m, &g, 0, 1));
+    g.col_sums = &fd;
+    OK(ax_machine_put_kernel(m, AX_K_adamw, &total));
     OK(ax_machine_put_kernel(m, AX_K_adamw, &total));
     OK(ax_machine_put_kernel(m, AX_K_attention, &total));
     OK(ax_strings_add(&missing, "links.network: all ranks are on one node"));
@@ -190,7 +200,8 @@ static void saved_values_read_back(void **state)
     assert_string_equal(m->name, "a  quoted  name  ");
     assert_int_equal(m->path[AX_ALL_TO_ALL], AX_MACHINE_STAGED);
     assert_true(m->device.host_access && m->nodes == 1);
-    assert_int_equal(m->device.gemm.points.count, 1);
+    assert_int_equal(m->device.gemm.points.count, 2);
+    assert_int_equal(m->device.kernels.count, 2);
     assert_string_equal(m->device.gemm.points.items[0], "TN 16x32x64 bf16 f32 += +sums 21845.3");
     assert_string_equal(m->device.kernels.items[0], "adamw 3e+09 B/s");
     assert_string_equal(m->device.kernels.items[1], "attention 7 FLOP/s");

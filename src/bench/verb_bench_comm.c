@@ -237,8 +237,8 @@ static void note_link(bench *b, const ax_coll_args *a, int64_t bytes, double sec
     for (int i = 0; i < (int)AX_COUNT(paths) && !message && a->coll != AX_BARRIER; i++)
         if (!strcmp(paths[i], path_of(b, a)))
             b->save->path[a->coll] = i;
-    if (message && bytes == b->args->smallest)
-        link->latency = seconds;
+    if (message)
+        link->latency = bytes == b->args->smallest || seconds < link->latency ? seconds : link->latency;
     if (message)
         link->rate = (double)bytes / (seconds > link->latency ? seconds - link->latency : seconds);
 }

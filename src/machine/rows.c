@@ -349,6 +349,19 @@ static void check_doubles(const ax_machine_tables *t, ax_option_set *set)
                             (long long)t->time[i].inner, t->time[i].bytes);
 }
 
+/* Takes the time of a larger number of bytes where it was measured to be less, so that times rise with bytes:
+ * what delayed the smaller one was something else. */
+static void make_rise(ax_machine_tables *t)
+{
+    for (size_t i = t->times; i-- > 1;) {
+        const machine_time *larger = &t->time[i];
+        machine_time *smaller = &t->time[i - 1];
+        if (smaller->coll == larger->coll &&
+            !compare_groups(smaller->inner, smaller->size, larger->inner, larger->size))
+            smaller->seconds = fmin(smaller->seconds, larger->seconds);
+    }
+}
+
 ax_status machine_read_rows(ax_machine *m, ax_option_set *set)
 {
     AX_TRY(ax_calloc(1, sizeof *m->tables, &m->tables));
@@ -363,6 +376,7 @@ ax_status machine_read_rows(ax_machine *m, ax_option_set *set)
     if (t->times)
         qsort(t->time, t->times, sizeof *t->time, compare_times);
     check_doubles(t, set);
+    make_rise(t);
     return AX_OK;
 }
 

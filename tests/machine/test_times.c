@@ -112,10 +112,11 @@ static void groups_lie_on_nodes(void **state)
 static void measured_times_are_interpolated(void **state)
 {
     (void)state;
-    ax_machine *m =
-        open_text(FOUR "collectives: [\"all_gather 1 4 4096 1e-5\", \"all_gather 1 4 1048576 3e-3\",\n"
-                       "              \"all_gather 1 4 65536 1e-4\", \"message 4 2 1000 0.25\",\n"
-                       "              \"barrier 1 4 0 7e-6\"]\n");
+    ax_machine *m = open_text(
+        FOUR "collectives: [\"all_gather 1 4 4096 1e-5\", \"all_gather 1 4 1048576 3e-3\",\n"
+             "              \"all_gather 1 4 65536 1e-4\", \"message 4 2 1000 0.25\",\n"
+             "              \"barrier 1 4 0 7e-6\", \"reduce_scatter 1 4 100 3e-5\",\n"
+             "              \"reduce_scatter 1 4 1000 2e-5\", \"reduce_scatter 1 4 10000 4e-5\"]\n");
     double before = 0, seconds;
     near(comm(m, AX_ALL_GATHER, 4096, 4, 1, 4), 1e-5);
     near(comm(m, AX_ALL_GATHER, 65536, 4, 1, 4), 1e-4);
@@ -124,6 +125,9 @@ static void measured_times_are_interpolated(void **state)
     near(comm(m, AX_ALL_GATHER, 16384, 4, 1, 4), sqrt(1e-5 * 1e-4)); /* half way between 2^12 and 2^16 */
     near(comm(m, AX_ALL_GATHER, 2 * 1048576 - 65536, 4, 1, 4), 3e-3 + 2.9e-3);
     near(comm(m, AX_BARRIER, 0, 4, 1, 4), 7e-6);
+    near(comm(m, AX_REDUCE_SCATTER, 100, 4, 1, 4), 2e-5); /* what was faster at 1000 bytes */
+    near(comm(m, AX_REDUCE_SCATTER, 1000, 4, 1, 4), 2e-5);
+    near(comm(m, AX_REDUCE_SCATTER, 10000, 4, 1, 4), 4e-5);
     for (double bytes = 1; bytes < 1e9; bytes *= 1.3, before = seconds) {
         seconds = comm(m, AX_ALL_GATHER, bytes, 4, 1, 4);
         assert_true(seconds >= before);

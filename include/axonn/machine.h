@@ -160,6 +160,13 @@ enum { AX_MACHINE_MESSAGE = AX_BARRIER + 1 };
 enum { AX_MACHINE_GEMM_NAME = 128 };
 char *ax_machine_gemm_name(const ax_gemm_args *gemm, int64_t groups, char out[AX_MACHINE_GEMM_NAME]);
 
+/* ax_machine_gemms returns the number of measured GEMMs; ax_machine_gemm_at gets one of them: its arguments,
+ * whose pointers are not NULL where there is such an operand and point to nothing, its groups (0: not
+ * grouped), and the seconds of a call. */
+int64_t ax_machine_gemms(const ax_machine *machine);
+void ax_machine_gemm_at(const ax_machine *machine, int64_t index, ax_gemm_args *gemm, int64_t *groups,
+                        double *seconds);
+
 /* Makes a description without any value, for code that measures. */
 AX_MUST_CHECK ax_status ax_machine_create(ax_machine **out);
 /* Add measured rows to the lists of a machine, in place of the row of the same GEMM, kernel or collective if

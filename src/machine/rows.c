@@ -182,6 +182,17 @@ static bool read_point(row *r, void *out)
     return true;
 }
 
+int64_t ax_machine_gemms(const ax_machine *m) { return m->tables ? (int64_t)m->tables->points : 0; }
+
+void ax_machine_gemm_at(const ax_machine *m, int64_t index, ax_gemm_args *gemm, int64_t *groups,
+                        double *seconds)
+{
+    const machine_point *p = &m->tables->point[index];
+    *gemm = p->args;
+    *groups = p->groups;
+    *seconds = p->seconds;
+}
+
 /* ---- kernels --------------------------------------------------------------------------------------- */
 
 static const char *kernel_name(int index)

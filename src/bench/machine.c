@@ -39,7 +39,7 @@ static ax_status find_node(ax_comm *world, int *out)
     ax_work *work;
     AX_TRY(ax_threads_share(world, 1, &threads));
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &value));
-    const int emulated = atoi(value);
+    const int emulated = (int)strtol(value, NULL, 10);
     int64_t most[] = {threads.local_size, -threads.local_size};
     AX_TRY(ax_all_reduce(world, NULL, most, 2, AX_I64, AX_MAX, &work));
     AX_TRY(ax_wait(&work));

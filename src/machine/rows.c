@@ -145,14 +145,16 @@ static int read_addition(const row *r, int at, machine_point *p)
 
 static bool read_shape(const row *r, const char *word, ax_gemm_args *g)
 {
-    int end = 0;
-    long long m, n, k;
-    bool ok =
-        sscanf(word, "%9lldx%9lldx%9lld%n", &m, &n, &k, &end) == 3 && !word[end] && m > 0 && n > 0 && k > 0;
-    g->m = ok ? m : 1;
-    g->n = ok ? n : 1;
-    g->k = ok ? k : 1;
-    return ok || wrong(r, "\"%.30s\" is no shape MxNxK", word);
+    int64_t *const out[] = {&g->m, &g->n, &g->k};
+    const char *rest = word;
+    for (size_t i = 0; i < AX_COUNT(out); i++) {
+        char *end;
+        *out[i] = *rest >= '1' && *rest <= '9' ? strtoll(rest, &end, 10) : 0;
+        if (*out[i] < 1 || *out[i] > INT32_MAX || *end != (i + 1 < AX_COUNT(out) ? 'x' : 0))
+            return wrong(r, "\"%.30s\" is no shape MxNxK", word);
+        rest = end + 1;
+    }
+    return true;
 }
 
 static bool read_point(row *r, void *out)

@@ -219,7 +219,7 @@ static ax_status print_text(const forecast *f)
     printf("%s, %.1f M parameters, %s on %s, %d rank%s: %s\n", model, (double)f->parameters / 1e6,
            ax_dtype_name(p->compute), p->config->device, ranks, ranks == 1 ? "" : "s", grid);
     if (f->machine)
-        printf("machine: %s, %lld nodes of %lld ranks, %s a device\n", f->machine->name,
+        printf("machine: %s; nodes: %lld, ranks of a node: %lld, memory of a device: %s\n", f->machine->name,
                (long long)f->machine->nodes, (long long)f->machine->ranks_per_node,
                ax_format_bytes((double)f->machine->device.memory, size));
     for (int s = 0; s < f->stages; s++) {

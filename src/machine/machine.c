@@ -204,12 +204,12 @@ int64_t ax_machine_ranks(const ax_machine *m) { return m->nodes * m->ranks_per_n
 
 ax_status ax_machine_check_ranks(const ax_machine *m, int64_t ranks)
 {
-    AX_CHECK(
-        ranks <= ax_machine_ranks(m), AX_ERR_USAGE,
-        "machine %s has %lld ranks (%lld nodes of %lld), fewer than the %lld of the grid: use a smaller grid "
-        "or another machine",
-        m->name, (long long)ax_machine_ranks(m), (long long)m->nodes, (long long)m->ranks_per_node,
-        (long long)ranks);
+    AX_CHECK(ranks <= ax_machine_ranks(m), AX_ERR_USAGE,
+             "machine %s has %lld ranks (nodes: %lld, ranks of a node: %lld), fewer than the %lld of the "
+             "grid: use a smaller grid "
+             "or another machine",
+             m->name, (long long)ax_machine_ranks(m), (long long)m->nodes, (long long)m->ranks_per_node,
+             (long long)ranks);
     return AX_OK;
 }
 

@@ -47,8 +47,8 @@ static bool read_number(const row *r, const char *word, const char *what, double
 {
     char *end;
     *out = strtod(word, &end);
-    return (end != word && !*end && *out > 0 && isfinite(*out)) ||
-           wrong(r, "%s must be a number above 0, not \"%.20s\"", what, word);
+    return (end != word && !*end && *out >= 1e-30 && *out <= 1e30) ||
+           wrong(r, "%s must be a number above 0 (1e-30 to 1e30), not \"%.20s\"", what, word);
 }
 
 static bool read_count(const row *r, const char *word, const char *what, int64_t least, int64_t *out)

@@ -153,7 +153,8 @@ static void machine_is_the_limit(void **state)
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml runtime.device_memory=1000 2>&1", &out), 3);
     assert_null(strstr(out.data, "machine small"));
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml grid.data=4 2>&1", &out), 2);
-    assert_contains(out.data, "machine small has 2 ranks (1 nodes of 2), fewer than the 4 of the grid");
+    assert_contains(out.data,
+                    "machine small has 2 ranks (nodes: 1, ranks of a node: 2), fewer than the 4 of the grid");
     assert_int_equal(shell(AXONN " plan a.yaml runtime.machine=sumit 2>&1", &out), 2);
     assert_contains(out.data, "the nearest is summit");
     assert_int_equal(shell("echo 'nodse: 2' >m.yaml; " AXONN

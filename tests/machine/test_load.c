@@ -47,10 +47,9 @@ static void values_are_read(void **state)
     assert_int_equal(m->bandwidths.count, 3);
     OK(ax_machine_check_ranks(m, 6144));
     assert_int_equal(ax_machine_check_ranks(m, 6145), AX_ERR_USAGE);
-    assert_string_equal(
-        ax_error_message(),
-        "machine Perlmutter, A100 40GB has 6144 ranks (1536 nodes of 4), fewer than the 6145 of the "
-        "grid: use a smaller grid or another machine");
+    assert_string_equal(ax_error_message(), "machine Perlmutter, A100 40GB has 6144 ranks (nodes: 1536, "
+                                            "ranks of a node: 4), fewer than the 6145 of the "
+                                            "grid: use a smaller grid or another machine");
     ax_machine_close(&m);
 }
 

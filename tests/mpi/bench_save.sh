@@ -24,11 +24,11 @@ sed -i 's/\(f32 +bias gelu\) .*"/\1 7"/' m.yaml
 gemm train.precision=fp32 model.vocab=150
 [[ $(rows '^ +- "(NN|NT|TN) [0-9x]+ f32 ') == $((points + 4)) && $(rows 'gelu 7') == 0 ]] || die "points are lost, or not replaced"
 "$axonn" plan a.yaml --machine m.yaml >out 2>log || die "plan: exit code $?"
-grep -q '^machine: .* 1 nodes of 1 ranks' out || die "another machine"
+grep -q '^machine: .*; nodes: 1, ranks of a node: 1, ' out || die "another machine"
 
 # Two ranks are another machine.
 "${launch[@]}" "$axonn" bench comm --max 4096 --runs 1 --save m.yaml >out 2>log
-[[ $? == 2 && ! -s out ]] && grep -q 'm.yaml describes 1 nodes of 1 ranks, and this run has 1 of 2' log || die "exit code $?"
+[[ $? == 2 && ! -s out ]] && grep -q 'm.yaml is of 1 nodes with 1 ranks each, and this run has 1 with 2' log || die "exit code $?"
 rm m.yaml
 "${launch[@]}" "$axonn" bench comm --max 16384 --runs 1 --save m.yaml >out 2>log || die "comm: exit code $?"
 for name in all_reduce all_gather reduce_scatter all_to_all broadcast message; do

@@ -4,7 +4,6 @@
 #include "axonn/runtime.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .oag = true, .dtd = true}};
 
@@ -94,6 +93,9 @@ static ax_status open_ctx(ax_ctx *ctx, const char *device, const ax_threads *thr
     AX_TRY(ax_calloc(1, sizeof *ctx->stream, &ctx->stream));
     AX_TRY(count_scratch(ctx, device, threads->count));
     AX_TRY(ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev));
+    AX_CHECK(!ctx->dev->ops.imaginary || ctx->owns_world, AX_ERR_USAGE,
+             "device %s has no memory that ranks could exchange: create its context with ax_ctx_create_dry",
+             ctx->dev->ops.name);
     ctx->stream->dev = ctx->dev;
     return AX_OK;
 }
@@ -116,8 +118,6 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     *out = NULL;
     AX_CHECK(compute <= AX_F16, AX_ERR_USAGE, "a context cannot compute in %s; choose f64, f32, bf16 or f16",
              ax_dtype_name(compute));
-    AX_CHECK(!device || strcmp(device, "dry") != 0, AX_ERR_USAGE,
-             "device dry has no memory that ranks could exchange: create its context with ax_ctx_create_dry");
     AX_TRY(ax_calloc(1, sizeof **out, out));
     (*out)->world = world;
     ax_status status = ax_ctx_find_limit(&(*out)->most);

@@ -53,7 +53,6 @@
 extern "C" {
 #endif
 
-typedef struct ax_comm ax_comm;
 typedef struct ax_work ax_work;
 /* Traffic of this rank on one communicator, counted since the communicator's creation. On a communicator of
  * one rank nothing is counted. */
@@ -67,7 +66,7 @@ typedef struct ax_comm_traffic {
     double exposed; /* seconds that the host spent inside collectives, ax_wait and ax_wait_some. Between
                        connected devices the host waits only if launches are timed or traced. When data are
                        copied through the host, the time includes the wait for preceding kernels, unless
-                       launches are timed (ax_device.totals) */
+                       launches are timed (AX_ON_TIME) */
 } ax_comm_traffic;
 
 int ax_comm_rank(const ax_comm *comm);
@@ -116,9 +115,9 @@ AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm
  * destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out);
 /* Creates the world of a dry run: this process acts as rank `rank` of `size`, and the other ranks do not
- * exist. Collectives and messages on memory of the device `dry` are counted and move no data: they are
- * reported to the device's observer (dev.h) at their start and in ax_wait, so that a memory plan keeps the
- * buffers allocated in between. Those on host memory, and ax_comm_split, fail (AX_ERR_INTERNAL).
+ * exist. Collectives and messages on memory of the device `dry` are counted and move no data; each is in
+ * flight until ax_wait, so that listeners of the device (dev.h) are told of both. Those on host memory, and
+ * ax_comm_split, fail (AX_ERR_INTERNAL).
  * ax_comm_group makes communicators like this one, of one rank too. The caller owns *out. AX_ERR_USAGE if
  * there is no such rank. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
@@ -316,9 +315,11 @@ struct ax_work {
     int note; /* receives only: the number `note` that the sender passed, once the operation is complete */
     /* The public functions set the members below. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
-    ax_stream *stream;   /* stream of the buffers of a collective; NULL: host memory, or a message */
-    ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event; NULL: no tracing */
-    const char *name;    /* name of the collective, or kind of the message */
+    ax_stream *stream;     /* stream of the buffers of a collective; NULL: host memory, or a message */
+    const ax_device *dev;  /* the device that owns the buffers; NULL: host memory */
+    const char *name;      /* name of the collective, or kind of the message */
+    ax_operand operand[2]; /* [operands]: the device memory of the operation, if a listener was told of it */
+    int operands;
 };
 
 /* The arguments of the function `message` of ax_comm_ops. If `sends` is true, the message is sent to rank

@@ -9,7 +9,7 @@
  *   check  kernels of cpu or ref, on memory that faults when the host touches it and that is NaN when it is
  *          new: finds host code that uses device pointers, and reads of memory that was never written
  *   cuda   an NVIDIA GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use
- *   dry    no memory and no arithmetic: counts work, and tells the memory planner when each array is used
+ *   dry    no memory and no arithmetic: only listeners learn what would run (ax_listener)
  *
  * The kernels and their arguments are in kernels.h. No function is collective, unless it says so. A process
  * made by fork must not use or close the devices of its parent. */
@@ -26,7 +26,7 @@ extern "C" {
 /* ---- collectives --------------------------------------------------------------------------------- */
 
 /* The reductions of collectives. The arguments of collectives are declared here and not in comm.h, because
- * the observer of a dry device and the links between devices need them. */
+ * listeners (ax_listener) and the links between devices need them. */
 typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
 
 typedef enum ax_coll {
@@ -60,6 +60,7 @@ void ax_coll_operands(const ax_coll_args *args, int size, ax_operand out[2]);
 /* ---- devices ------------------------------------------------------------------------------------- */
 
 typedef struct ax_device ax_device;
+typedef struct ax_comm ax_comm; /* comm.h */
 
 /* An ordered queue of work on a device. A backend on the host runs a kernel before ax_launch returns. A GPU
  * runs kernels later, in order, and any later call may report the failure of a kernel. */
@@ -144,6 +145,75 @@ typedef struct ax_copy_ops {
     ax_status (*done)(ax_device *dev, void *event, bool *done);
     ax_status (*wait)(ax_device *dev, void *event);
 } ax_copy_ops;
+
+/* ---- listeners ----------------------------------------------------------------------------------- */
+
+/* Kinds of events. Each is a bit, so that a listener can name a set of them. */
+typedef enum ax_event_kind {
+    AX_ON_KERNEL = 1,     /* a kernel is about to be launched; its arguments are legal */
+    AX_ON_COPY = 2,       /* a copy between host and device is about to be enqueued */
+    AX_ON_COLLECTIVE = 4, /* a collective on memory of the device has been started */
+    AX_ON_MESSAGE = 8,    /* a message from or to memory of the device has been started */
+    AX_ON_WAIT = 16,      /* a collective or message that was in flight is about to be awaited */
+    /* The time of a kernel is known. While a listener wants this kind, launches are timed: between events of
+     * the device if it has a clock (event_record), and then told later, by ax_stream_wait at the latest; else
+     * the host waits for each kernel. */
+    AX_ON_TIME = 32,
+    /* The launching thread has ended an activity: a kernel, which the host then waits for; a layer, a wait
+     * for other ranks, a task. */
+    AX_ON_ACTIVITY = 64
+} ax_event_kind;
+
+/* Something that happens on a device. */
+typedef struct ax_device_event {
+    ax_event_kind kind;
+    const char *name; /* of the kernel or collective, the kind of message, or what an activity works on */
+    ax_kernel kernel; /* KERNEL, TIME */
+    const void *args; /* KERNEL: its arguments. COLLECTIVE: ax_coll_args. MESSAGE: ax_message_args (comm.h) */
+    const ax_operand *operand; /* [operands]: COPY, COLLECTIVE, MESSAGE, WAIT: the device memory that is read
+                                  or written. (ax_device_event_operands also lists a kernel's.) */
+    int operands;
+    ax_comm *comm;        /* COLLECTIVE, MESSAGE, WAIT */
+    const char *activity; /* ACTIVITY: "kernel", "forward", "gather", … (ax_event) */
+    double begin, end;    /* ACTIVITY: ax_now; TIME: end - begin are the seconds of the kernel */
+    int64_t value;        /* ACTIVITY: see ax_event */
+} ax_device_event;
+
+/* Calls `each` for each operand of an event. */
+void ax_device_event_operands(const ax_device_event *event, ax_operand_fn *each, void *user);
+
+/* A listener is told of the events of one device that are of its `kinds`, on the thread that launches
+ * kernels. The caller of ax_device_listen owns it and keeps it until ax_device_unlisten, or until the device
+ * is closed; it has no effect if `kinds` is 0. Listeners are told in the reverse order of ax_device_listen. A
+ * listener that is on no list may be passed to ax_device_unlisten. */
+typedef struct ax_listener {
+    unsigned kinds;
+    void (*tell)(void *user, const ax_device_event *event);
+    void *user;
+    struct ax_listener *next;
+} ax_listener;
+void ax_device_listen(ax_device *dev, ax_listener *listener);
+void ax_device_unlisten(ax_device *dev, ax_listener *listener);
+/* Tells the listeners of an event. For the code that makes events; it first asks dev->heard. */
+void ax_device_tell(const ax_device *dev, const ax_device_event *event);
+
+/* Enclose an activity of the launching thread: ax_activity_begin returns the time, or 0 if no listener wants
+ * activities; ax_activity_end tells the listeners. `activity`, `name` and `value` are those of an ax_event.
+ */
+double ax_activity_begin(const ax_device *dev);
+void ax_activity_end(const ax_device *dev, const char *activity, const char *name, double begin,
+                     int64_t value);
+
+/* Totals over all launches of one kernel. */
+typedef struct ax_kernel_total {
+    int64_t calls;
+    double seconds, flops, bytes; /* flops and bytes as ax_kernel_cost counts them */
+} ax_kernel_total;
+
+/* Return listeners. ax_kernel_totals adds launches and their times to total[AX_KERNEL_COUNT];
+ * ax_ring_listener adds activities to a ring. NULL gives a listener without effect. */
+ax_listener ax_kernel_totals(ax_kernel_total *total);
+ax_listener ax_ring_listener(ax_event_ring *ring);
 
 /* ---- backends ------------------------------------------------------------------------------------ */
 
@@ -230,27 +300,10 @@ typedef struct ax_device_ops {
      * before and `leave` after the access. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
-    /* Called in place of every kernel of `kernel`. Only the dry device has this function, because its
-     * pointers refer to no memory. Optional. */
-    ax_status (*launch)(ax_stream *stream, ax_kernel kernel, const void *args);
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
 
-/* Called for each operation on a dry device (a device without memory and arithmetic), with the operation's
- * operands, that is the memory that it reads or writes: for kernels and copies when they would run, for
- * collectives and messages when they are started and when they are awaited. */
-typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
-
-/* Called for each launch on a device of any kind, before the kernel runs. */
-typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
-
 enum { AX_EVENTS = 4096 }; /* number of events of a device that has event_record */
-
-/* Totals over all launches of one kernel since `totals` of the device was set. */
-typedef struct ax_kernel_total {
-    int64_t calls;
-    double seconds, flops, bytes; /* flops and bytes as ax_kernel_cost counts them */
-} ax_kernel_total;
 
 /* The cores to which the threads of a device are bound. */
 enum { AX_CORES_MAX = 1024 };
@@ -272,22 +325,15 @@ struct ax_device {
     int threads;
     const ax_binding *binding; /* the binding of the threads, or NULL. Valid only while the device is being
                                   opened; NULL afterwards */
-    ax_event_ring *ring;       /* records kernels and the layers that they belong to (trace.h); or NULL */
-    double flops;              /* FLOPs of all launches since open, as ax_kernel_cost counts them */
-    int64_t launches;
-    ax_kernel_total *totals; /* [AX_KERNEL_COUNT], or NULL: launches are added here; their times may be added
-                                later, by ax_stream_wait at the latest */
+    ax_listener *listener;     /* the first listener, or NULL */
+    unsigned heard;            /* the kinds of events that the listeners want */
     struct {
         int first, n;
         ax_kernel kernel[AX_EVENTS / 2];
-    } timed; /* a ring of n launches, from `first` on, whose times are not yet in `totals`; an event was
+    } timed; /* a ring of n launches, from `first` on, whose times listeners have not been told; an event was
                 recorded before and after each launch */
-    ax_replay *replay;      /* the replay that has begun, or NULL */
-    ax_observe_fn *observe; /* dry device only */
-    void *observe_user;
-    ax_watch_fn *watch; /* or NULL */
-    void *watch_user;
-    void *impl;   /* private to the backend that runs the kernels */
+    ax_replay *replay; /* the replay that has begun, or NULL */
+    void *impl;        /* private to the backend that runs the kernels */
     void *memory; /* private to the backends check and dry, which have memory or addresses of their own */
 };
 
@@ -435,8 +481,8 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
  * one graph, if they are four or more. Launches that differ from the recorded ones are run one by one and
  * recorded for the next time. So numbers that change each time should be in device memory, not in arguments.
  *
- * Launches run as usual on devices without graphs, in replays that begin while launches are timed or traced
- * (`totals` or `ring` of ax_device), and if setting runtime.graphs is off when the replay is created. At most
+ * Launches run as usual on devices without graphs, in replays that begin while launches are timed (AX_ON_TIME
+ * or AX_ON_ACTIVITY), and if setting runtime.graphs is off when the replay is created. At most
  * one replay of a device may be between its begin and its end. ax_replay_end gets the `status` of the
  * launches. If `status` is an error, ax_replay_end drops the launches that are still deferred and returns
  * `status`; otherwise it runs these launches and returns their status. Destroy a replay before its device is
@@ -469,8 +515,8 @@ AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *d
  * and events are always complete. The functions may then be called in the same way. Copies on copy streams
  * are not part of a replay's graphs (ax_replay_begin), and do not make the library run deferred launches.
  *
- * The observer of a dry device is told of device memory when the copy is enqueued, not when the copy is done.
- * So this memory must not be from a frame (tensor.h). */
+ * Listeners are told of a copy when it is enqueued, not when it is done. So this memory must not be from a
+ * frame (tensor.h), whose lifetimes follow from what they are told. */
 
 /* Allocate and free pinned host memory, which the device can access while it copies. For set-up, because
  * pinning takes long. The memory is zeroed. `bytes` must be the same in both calls. NULL may be freed. The

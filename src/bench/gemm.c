@@ -86,13 +86,14 @@ double bench_gemm_flops(const bench_gemm *gemm)
 }
 
 /* Counts a kernel launch of the dry run, if it is a GEMM, in the entry of f->out for GEMMs with these
- * arguments. The dry device calls this function (ax_device.watch) for each launch. */
-static void watch(void *user, ax_kernel kernel, const void *raw)
+ * arguments. */
+static void count_gemm(void *user, const ax_device_event *launch)
 {
     finding *f = user;
+    const ax_kernel kernel = launch->kernel;
     if (f->status != AX_OK || (kernel != AX_K_gemm && kernel != AX_K_gemm_grouped))
         return;
-    bench_gemm found = kernel == AX_K_gemm ? gemm_of(raw) : of_groups(raw);
+    bench_gemm found = kernel == AX_K_gemm ? gemm_of(launch->args) : of_groups(launch->args);
     if (!found.args.m || !found.args.n || !found.args.k)
         return;
     for (int64_t i = 0; i < f->out->n; i++)
@@ -105,14 +106,15 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
         f->out->gemm[f->out->n++] = found;
 }
 
-static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, bench_gemms *out)
+static ax_status count_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, bench_gemms *out)
 {
     finding f = {out, AX_OK};
     ax_hyper hyper = ax_train_hyper(plan, 1);
-    dry->dev->watch = watch;
-    dry->dev->watch_user = &f;
-    AX_TRY(ax_engine_step(engine, 1, ax_rows_none, NULL, 1, &hyper));
-    return f.status;
+    ax_listener listener = {AX_ON_KERNEL, count_gemm, &f, NULL};
+    ax_device_listen(dry->dev, &listener);
+    ax_status status = ax_engine_step(engine, 1, ax_rows_none, NULL, 1, &hyper);
+    ax_device_unlisten(dry->dev, &listener);
+    return status == AX_OK ? f.status : status;
 }
 
 static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
@@ -123,7 +125,7 @@ static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
                              &plan->parallel, &dry));
     ax_status status = ax_engine_create(dry, &plan->options, &plan->engine, 0, &engine);
     if (status == AX_OK)
-        status = watch_step(plan, dry, engine, out);
+        status = count_step(plan, dry, engine, out);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     return status;

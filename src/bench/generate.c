@@ -22,7 +22,7 @@ typedef struct timing {
     ax_span
         *span; /* [spans]: the weight matrices that the GEMMs of a token read, in the order of the GEMMs */
     int64_t spans;
-    ax_status watched; /* first error of watch() */
+    ax_status listed; /* first error of list_weights() */
 } timing;
 
 /* ---- finding the weights that the GEMMs of a token read ------------------------------------------ */
@@ -61,18 +61,17 @@ static ax_status add_groups(timing *t, const ax_gemm_grouped_args *g)
 }
 
 /* Appends the weights that a kernel launch reads to t->span, if the launch is a GEMM. The device calls this
- * function (ax_device.watch) for each launch. */
-static void watch(void *user, ax_kernel kernel, const void *raw)
+ * function for each launch. */
+static void list_weights(void *user, const ax_device_event *launch)
 {
     timing *t = user;
-    const ax_gemm_args *one = raw;
-    const ax_gemm_grouped_args *grouped = raw;
-    if (t->watched != AX_OK)
+    const ax_gemm_args *one = launch->args;
+    if (t->listed != AX_OK)
         return;
-    if (kernel == AX_K_gemm && one->m && one->n && one->k)
-        t->watched = add_matrix(t, one);
-    else if (kernel == AX_K_gemm_grouped)
-        t->watched = add_groups(t, grouped);
+    if (launch->kernel == AX_K_gemm && one->m && one->n && one->k)
+        t->listed = add_matrix(t, one);
+    else if (launch->kernel == AX_K_gemm_grouped)
+        t->listed = add_groups(t, launch->args);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
@@ -143,13 +142,14 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
 {
     AX_TRY(ax_barrier(t->ctx->world));
     AX_TRY(feed_prompt(t, first));
-    t->ctx->dev->totals = totals;
+    ax_listener times = ax_kernel_totals(totals);
+    ax_device_listen(t->ctx->dev, &times);
     ax_status status = AX_OK;
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &each[i]);
     if (status == AX_OK)
         status = ax_stream_wait(t->ctx->stream); /* also adds the times of the last kernels to `totals` */
-    t->ctx->dev->totals = NULL;
+    ax_device_unlisten(t->ctx->dev, &times);
     return status;
 }
 
@@ -173,19 +173,19 @@ static void log_duration(const timing *t, double round)
                (long long)t->rounds, all);
 }
 
-/* Generates one step while `watch` records which weights the GEMMs read. Then runs one round whose times are
- * overwritten later. */
+/* Generates one step while a listener records which weights the GEMMs read. Then runs one round whose times
+ * are overwritten later. */
 static ax_status warm_up(timing *t)
 {
     double seconds;
     ax_device *dev = t->ctx->dev;
     AX_TRY(feed_prompt(t, &seconds));
-    dev->watch = watch;
-    dev->watch_user = t;
+    ax_listener listener = {AX_ON_KERNEL, list_weights, t, NULL};
+    ax_device_listen(dev, &listener);
     ax_status status = feed(t, &seconds);
-    dev->watch = NULL;
+    ax_device_unlisten(dev, &listener);
     AX_TRY(status);
-    AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
+    AX_TRY(ax_comm_agree(t->ctx->world, t->listed));
     AX_TRY(read_weights(t, t->read)); /* not a measurement: the first call of ax_device_read chooses the
                                          fastest way of reading */
     double begin = ax_now();

@@ -127,9 +127,10 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
         out->seconds = ax_spread_of(seconds, steps);
     }
     double before = exposed(t->ctx->grid);
-    dev->totals = out->kernel;
+    ax_listener times = ax_kernel_totals(out->kernel);
+    ax_device_listen(dev, &times);
     ax_status status = time_some(t, &at, steps, seconds, &taken);
-    dev->totals = NULL;
+    ax_device_unlisten(dev, &times);
     AX_TRY(status);
     if (!dev->ops.event_record)
         out->seconds = ax_spread_of(seconds, steps);

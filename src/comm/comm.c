@@ -43,16 +43,27 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* Adds the seconds since `begin` to comm->traffic.exposed and records them as an event in `ring`. In this
- * time the caller was blocked and could not compute. Does nothing if `comm` has one rank, or is NULL (a work
- * handle that combines other handles). */
-static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
+void ax_comm_expose(ax_comm *comm, const ax_device *dev, const char *activity, const char *name, double begin)
 {
     if (!comm || comm->size == 1)
         return;
-    double end = ax_now();
-    comm->traffic.exposed += end - begin;
-    ax_event_add(ring, kind, name, begin, end, 0);
+    comm->traffic.exposed += ax_now() - begin;
+    if (dev)
+        ax_activity_end(dev, activity, name, begin, 0);
+}
+
+void ax_comm_started(const ax_device *dev, const ax_device_event *event, ax_work *work)
+{
+    if (work) {
+        work->comm = event->comm;
+        work->dev = dev;
+        work->name = event->name;
+        work->operands = event->operands;
+        for (int i = 0; i < event->operands; i++)
+            work->operand[i] = event->operand[i];
+    }
+    if (dev)
+        ax_device_tell(dev, event);
 }
 
 static ax_status need_staging(ax_comm *comm, size_t bytes)
@@ -110,12 +121,12 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
     return status;
 }
 
-/* On a device with discrete memory whose kernel launches are timed (dev->totals), waits for the kernels in
- * the stream, so that their time does not count as communication. */
+/* On a device with discrete memory whose kernel launches are timed, waits for the kernels in the stream, so
+ * that their time does not count as communication. */
 static ax_status finish_kernels(ax_stream *stream)
 {
     const ax_device *dev = stream ? stream->dev : NULL;
-    return dev && dev->ops.discrete_memory && dev->totals ? ax_stream_wait(stream) : AX_OK;
+    return dev && dev->ops.discrete_memory && dev->heard & AX_ON_TIME ? ax_stream_wait(stream) : AX_OK;
 }
 
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
@@ -126,19 +137,20 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
         comm->traffic.calls++;
         comm->traffic.bytes += ring_bytes(args, comm->size);
     }
-    ax_device *dev = stream ? stream->dev : NULL;
-    ax_event_ring *ring = dev ? dev->ring : NULL;
+    const ax_device *dev = stream ? stream->dev : NULL;
+    ax_operand operand[2];
+    const ax_device_event event = {AX_ON_COLLECTIVE, .name = ax_coll_name(args->coll),
+                                   .args = args,     .operand = operand,
+                                   .operands = 2,    .comm = comm};
+    ax_coll_operands(args, comm->size, operand);
     if (!comm->link)
         AX_TRY(finish_kernels(stream));
     double begin = ax_now();
     ax_status status = run(comm, stream, args, work);
-    expose(comm, ring, "start", ax_coll_name(args->coll), begin);
-    if (*work) {
-        (*work)->comm = comm;
+    ax_comm_expose(comm, dev, "start", event.name, begin);
+    ax_comm_started(dev, &event, *work);
+    if (*work)
         (*work)->stream = stream;
-        (*work)->ring = ring;
-        (*work)->name = ax_coll_name(args->coll);
-    }
     return status;
 }
 
@@ -197,8 +209,11 @@ ax_status ax_wait(ax_work **work)
     ax_work was = *pending; /* a copy of the handle, because `wait` frees it */
     ax_status kernels = finish_kernels(was.stream);
     double begin = ax_now();
+    if (was.dev)
+        ax_device_tell(was.dev, &(ax_device_event){AX_ON_WAIT, was.name, .operand = was.operand,
+                                                   .operands = was.operands, .comm = was.comm});
     ax_status status = pending->wait(pending);
-    expose(was.comm, was.ring, "wait", was.name, begin);
+    ax_comm_expose(was.comm, was.dev, "wait", was.name, begin);
     return status == AX_OK ? kernels : status;
 }
 

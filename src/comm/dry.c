@@ -1,8 +1,7 @@
 /* The backend of dry runs: this process acts as one rank, and the other ranks do not exist. The buffers of
- * collectives and messages are on the device `dry`, which has no memory. So nothing is moved, and the
- * device's observer (a callback) is told the operands, when an operation is started and in ax_wait. Thereby a
- * memory plan keeps the buffers allocated in between. In a world of ax_comm_alone_create, buffers may also be
- * in host memory, for collectives. */
+ * collectives and messages are on the device `dry`, which has no memory, so nothing is moved. Every operation
+ * is in flight until ax_wait. In a world of ax_comm_alone_create, buffers may also be in host memory, for
+ * collectives. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
@@ -13,9 +12,6 @@ typedef struct handle {
     ax_work work;
     struct handle *next;
     bool busy; /* ax_wait has not been called for the handle's operation */
-    ax_device *dev;
-    ax_operand operand[2];
-    int n;
 } handle;
 
 typedef struct dry_comm {
@@ -26,17 +22,9 @@ typedef struct dry_comm {
 
 static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
 
-static void observe(const handle *h)
-{
-    if (h->dev->observe)
-        h->dev->observe(h->dev->observe_user, h->operand, h->n);
-}
-
 static ax_status dry_end(ax_work *work)
 {
-    handle *h = (handle *)work;
-    observe(h);
-    h->busy = false;
+    ((handle *)work)->busy = false;
     return AX_OK;
 }
 
@@ -58,8 +46,8 @@ static ax_status find_handle(dry_comm *dry, handle **out)
     return AX_OK;
 }
 
-/* Starts an operation on memory of `dev` (NULL: host memory) with at most 2 operands (n). */
-static ax_status start(ax_comm *comm, ax_device *dev, const ax_operand *operand, int n, ax_work **work)
+/* Starts an operation on memory of `dev` (NULL: host memory). */
+static ax_status start(ax_comm *comm, const ax_device *dev, ax_work **work)
 {
     handle *h;
     AX_CHECK(
@@ -69,10 +57,6 @@ static ax_status start(ax_comm *comm, ax_device *dev, const ax_operand *operand,
     AX_TRY(find_handle(dry_of(comm), &h));
     h->work = (ax_work){.wait = dry_end, .done = dry_done};
     h->busy = true;
-    h->dev = dev;
-    h->n = n;
-    memcpy(h->operand, operand, (size_t)n * sizeof *operand);
-    observe(h);
     *work = &h->work;
     return AX_OK;
 }
@@ -94,20 +78,16 @@ static void run_alone(const ax_coll_args *args, const ax_operand operand[2])
 static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_operand operand[2];
+    if (stream || !dry_of(comm)->alone)
+        return start(comm, stream ? stream->dev : NULL, work);
     ax_coll_operands(args, comm->size, operand);
-    if (!stream && dry_of(comm)->alone) {
-        run_alone(args, operand);
-        return AX_OK;
-    }
-    return start(comm, stream ? stream->dev : NULL, operand, 2, work);
+    run_alone(args, operand);
+    return AX_OK;
 }
 
 static ax_status dry_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
 {
-    int64_t count = (int64_t)(args->bytes / ax_dtype_size(args->message.dtype));
-    const ax_operand operand = {args->data, count, count, args->message.dtype,
-                                args->sends ? AX_READ : AX_WRITE};
-    return start(comm, args->dev, &operand, 1, work);
+    return start(comm, args->dev, work);
 }
 
 static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)

@@ -1,7 +1,7 @@
 /* Direct connections between the devices of a communicator's ranks, for instance by NCCL. A link (ax_link) is
  * one rank's handle of such a connection. The ranks use collectives on host memory to find out whether their
  * devices can be connected. Each collective over the link has a work handle; ax_wait on this handle makes the
- * device's stream wait. The host waits only if launches are timed or recorded as events. */
+ * device's stream wait. The host waits only if launches are timed. */
 #include "comm/link.h"
 #include "comm/message.h"
 
@@ -50,9 +50,8 @@ static ax_status more_handles(struct ax_comm_link *l)
 }
 
 /* Waits for a collective over the link (ax_wait): makes work that is enqueued on the device's stream later
- * wait for the collective. The host waits too if kernel launches are timed (dev->totals) or recorded as
- * events (dev->ring): without this wait the collective's time would be counted as time of the kernels after
- * it. */
+ * wait for the collective. The host waits too if launches are timed: without this wait the collective's time
+ * would be counted as time of the kernels after it. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
@@ -62,7 +61,7 @@ static ax_status link_wait(ax_work *work)
     l->free = h;
     AX_TRY(ax_replay_cut(&l->stream));
     AX_TRY(dev->ops.links->await(l->link, h->ticket));
-    return dev->ring || dev->totals ? ax_stream_wait(&l->stream) : AX_OK;
+    return dev->heard & (AX_ON_TIME | AX_ON_ACTIVITY) ? ax_stream_wait(&l->stream) : AX_OK;
 }
 
 #ifndef NDEBUG

@@ -106,13 +106,13 @@ static ax_status enqueue_copy(carrier *c)
 }
 
 /* Copies a message that has arrived to the device. The caller's stream waits for the copy. The host does not
- * wait, unless launches are recorded as events (dev->ring): without this wait the copy's time would count as
- * time of the next kernel. */
+ * wait, unless activities are listened to: without this wait the copy's time would count as time of the next
+ * kernel. */
 static ax_status deliver(carrier *c)
 {
     AX_TRY(enqueue_copy(c));
     AX_TRY(ax_stream_await(c->stream, c->copy));
-    return c->dev->ring ? ax_stream_event_wait(c->copy) : AX_OK;
+    return c->dev->heard & AX_ON_ACTIVITY ? ax_stream_event_wait(c->copy) : AX_OK;
 }
 
 static ax_status carry_end(ax_work *work)
@@ -262,13 +262,16 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     }
     AX_TRY(!dev || ax_device_host_access(dev) ? comm->ops->message(comm, args, work)
                                               : carry_start(comm, stream, args, work));
-    if (*work) {
-        (*work)->comm = comm;
-        (*work)->stream = NULL; /* NULL: ax_wait need not wait for earlier kernels, because events order the
-                                   copies between device and host buffer */
-        (*work)->ring = dev ? dev->ring : NULL;
-        (*work)->name = kind_name(args->message.kind);
-    }
+    const int64_t count = count_of(&args->message);
+    const ax_operand operand = {args->data, count, count, args->message.dtype,
+                                args->sends ? AX_READ : AX_WRITE};
+    ax_comm_started(dev,
+                    &(ax_device_event){AX_ON_MESSAGE, .name = kind_name(args->message.kind), .args = args,
+                                       .operand = &operand, .operands = 1, .comm = comm},
+                    *work);
+    if (*work)
+        (*work)->stream = NULL; /* ax_wait need not wait for earlier kernels, because events order the copies
+                                   between device and host buffer */
     return AX_OK;
 }
 
@@ -299,8 +302,6 @@ ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n)
     }
     double begin = ax_now();
     ax_status status = comm->ops->wait_some(comm, inner, n);
-    double end = ax_now();
-    comm->traffic.exposed += end - begin;
-    ax_event_add(works[0]->ring, "wait", "message", begin, end, 0);
+    ax_comm_expose(comm, works[0]->dev, "wait", "message", begin);
     return status;
 }

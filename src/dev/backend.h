@@ -16,14 +16,10 @@ const ax_device_ops *ax_device_find(const char *name);
  * These bytes contain no padding, so memcmp can compare them. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
-/* Returns the number of floating-point operations of a call, the same as *flops of ax_kernel_cost.
- * ax_kernel_cost is slower, because it also builds the list of operands to count bytes. */
-double ax_kernel_flops(ax_kernel kernel, const void *args);
-
 /* Checks the arguments of a kernel, such as its dtypes. AX_ERR_USAGE if the kernel does not support them. */
 ax_status ax_kernel_check(ax_kernel kernel, const void *args);
 
-/* Runs or enqueues a kernel, without the argument check, the counters and the timing of ax_launch. */
+/* Runs or enqueues a kernel, without the argument check, the listeners and the timing of ax_launch. */
 ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 
 /* Launches a kernel between ax_replay_begin and ax_replay_end: runs the kernel, or defers it (replay.c). */
@@ -33,6 +29,9 @@ ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args
  * equal recorded launches and have not run yet. If one of them fails, the next ax_replay_cut or ax_replay_end
  * returns the error. */
 void ax_replay_cut_keep_error(ax_device *dev);
+
+/* Tells listeners that a copy is about to be enqueued, which accesses `bytes` bytes of the device at `at`. */
+void ax_device_tell_copy(const ax_device *dev, const void *at, size_t bytes, ax_access access);
 
 /* Memory functions for backends that compute on the host: allocation of zeroed pages between guard pages, and
  * copies by memcpy. */

@@ -40,6 +40,7 @@ ax_status ax_copy_in_async(ax_stream *stream, void *device, const void *host, si
     if (!ops)
         return ax_copy_in(stream, device, host, bytes);
     AX_TRY(cut(stream));
+    ax_device_tell_copy(stream->dev, device, bytes, AX_WRITE);
     return ops->copy(stream, device, host, bytes, AX_TO_DEVICE);
 }
 
@@ -49,6 +50,7 @@ ax_status ax_copy_out_async(ax_stream *stream, void *host, const void *device, s
     if (!ops)
         return ax_copy_out(stream, host, device, bytes);
     AX_TRY(cut(stream));
+    ax_device_tell_copy(stream->dev, device, bytes, AX_READ);
     return ops->copy(stream, host, device, bytes, AX_TO_HOST);
 }
 

@@ -272,26 +272,24 @@ double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double sec
 
 ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 {
-    const ax_device_ops *ops = &stream->dev->ops;
     enter(stream->dev);
-    ax_status status = ops->launch ? ops->launch(stream, kernel, args) : ops->kernel[kernel](stream, args);
+    ax_status status = stream->dev->ops.kernel[kernel](stream, args);
     leave(stream->dev);
     return status;
 }
 
 enum { TIMED = AX_EVENTS / 2 };
 
-/* Adds the times of the `n` oldest launches in the ring dev->timed to dev->totals (unless that is NULL), and
- * removes these launches from the ring. */
-static ax_status add_times(ax_stream *stream, int n)
+/* Tells listeners the times of the `n` oldest launches in the ring dev->timed, and removes these launches
+ * from the ring. */
+static ax_status tell_times(ax_stream *stream, int n)
 {
     ax_device *dev = stream->dev;
     for (int i = 0; i < n; i++) {
         int at = dev->timed.first;
         double seconds = 0;
         AX_TRY(dev->ops.event_elapsed(stream, 2 * at, 2 * at + 1, &seconds));
-        if (dev->totals)
-            dev->totals[dev->timed.kernel[at]].seconds += seconds;
+        ax_device_tell(dev, &(ax_device_event){AX_ON_TIME, .kernel = dev->timed.kernel[at], .end = seconds});
         dev->timed.first = (at + 1) % TIMED;
         dev->timed.n--;
     }
@@ -313,7 +311,7 @@ static ax_status run_timed(ax_stream *stream, ax_kernel kernel, const void *args
     ax_device *dev = stream->dev;
     AX_TRY(ax_replay_cut(stream));
     if (dev->timed.n == TIMED)
-        AX_TRY(add_times(stream, TIMED / 2));
+        AX_TRY(tell_times(stream, TIMED / 2));
     int at = (dev->timed.first + dev->timed.n) % TIMED;
     AX_TRY(record_event(stream, 2 * at));
     AX_TRY(ax_device_run(stream, kernel, args));
@@ -323,46 +321,49 @@ static ax_status run_timed(ax_stream *stream, ax_kernel kernel, const void *args
     return AX_OK;
 }
 
+static ax_status launch(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    return stream->dev->replay ? ax_replay_launch(stream, kernel, args) : ax_device_run(stream, kernel, args);
+}
+
+/* Launches a kernel and waits for it, so that the host's clock times the kernel and not only the launch. */
+static ax_status launch_waiting(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    const ax_device *dev = stream->dev;
+    const double cpu = ax_cpu_now(), begin = ax_now();
+    AX_TRY(launch(stream, kernel, args));
+    AX_TRY(ax_stream_wait(stream));
+    const double end = ax_now();
+    ax_device_tell(dev, &(ax_device_event){AX_ON_TIME, .kernel = kernel, .begin = begin, .end = end});
+    ax_activity_end(dev, "kernel", ax_kernel_name(kernel), begin, (int64_t)((ax_cpu_now() - cpu) * 1e9));
+    return AX_OK;
+}
+
 ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 {
-    ax_device *dev = stream->dev;
+    const ax_device *dev = stream->dev;
     AX_TRY(ax_kernel_check(kernel, args));
-    dev->flops += ax_kernel_flops(kernel, args);
-    dev->launches++;
-    if (dev->watch)
-        dev->watch(dev->watch_user, kernel, args);
-    bool events = dev->totals && dev->ops.event_record && !dev->ring,
-         waits = !events && (dev->ring || dev->totals);
-    double begin = waits ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
-    ax_status status = events        ? run_timed(stream, kernel, args)
-                       : dev->replay ? ax_replay_launch(stream, kernel, args)
-                                     : ax_device_run(stream, kernel, args);
-    if (status == AX_OK &&
-        waits) /* the host waits, so that its clock times the kernel and not only the launch */
-        status = ax_stream_wait(stream);
-    double end = waits ? ax_now() : 0;
-    if (dev->ring)
-        ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, end,
-                     (int64_t)((ax_cpu_now() - cpu) * 1e9));
-    if (dev->totals) {
-        double flops, bytes;
-        ax_kernel_cost(kernel, args, &flops, &bytes);
-        ax_kernel_total *t = &dev->totals[kernel];
-        *t = (ax_kernel_total){t->calls + 1, t->seconds + (end - begin), t->flops + flops, t->bytes + bytes};
-    }
-    return status;
+    if (!dev->heard)
+        return launch(stream, kernel, args);
+    ax_device_tell(dev, &(ax_device_event){AX_ON_KERNEL, .name = ax_kernel_name(kernel), .kernel = kernel,
+                                           .args = args});
+    const bool traced = dev->heard & AX_ON_ACTIVITY, timed = dev->heard & AX_ON_TIME;
+    return timed && dev->ops.event_record && !traced ? run_timed(stream, kernel, args)
+           : timed || traced                         ? launch_waiting(stream, kernel, args)
+                                                     : launch(stream, kernel, args);
 }
 
 ax_status ax_stream_wait(ax_stream *stream)
 {
     AX_TRY(ax_replay_cut(stream));
     AX_TRY(stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK);
-    return add_times(stream, stream->dev->timed.n);
+    return tell_times(stream, stream->dev->timed.n);
 }
 
 ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     AX_TRY(ax_replay_cut(stream));
+    ax_device_tell_copy(stream->dev, device, bytes, AX_WRITE);
     enter(stream->dev);
     ax_status status = stream->dev->ops.copy_in(stream, device, host, bytes);
     leave(stream->dev);
@@ -372,6 +373,7 @@ ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t b
 ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
     AX_TRY(ax_replay_cut(stream));
+    ax_device_tell_copy(stream->dev, device, bytes, AX_READ);
     enter(stream->dev);
     ax_status status = stream->dev->ops.copy_out(stream, host, device, bytes);
     leave(stream->dev);

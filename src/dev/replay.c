@@ -242,7 +242,7 @@ ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay)
 {
     ax_device *dev = stream->dev;
     AX_ASSERT(!dev->replay && replay->dev == dev);
-    if (replay->disabled || !dev->ops.capture_begin || dev->ring || dev->totals)
+    if (replay->disabled || !dev->ops.capture_begin || dev->heard & (AX_ON_TIME | AX_ON_ACTIVITY))
         return AX_OK;
     replay->at = replay->deferred = 0;
     replay->deferred_error = AX_OK;

@@ -27,15 +27,16 @@ typedef struct counter {
     ax_updater *updater;
     ax_frame *frame;
     ax_batch batch;
+    ax_listener kernels;
     double *numbers; /* the loss, then for each parameter the sum of squares of its gradient */
     double seconds;  /* of all kernels since the last call of lap */
 } counter;
 
-static void add_kernel(void *user, ax_kernel kernel, const void *args)
+static void add_kernel(void *user, const ax_device_event *launch)
 {
     counter *c = user;
     double flops, bytes;
-    ax_kernel_cost(kernel, args, &flops, &bytes);
+    ax_kernel_cost(launch->kernel, launch->args, &flops, &bytes);
     c->seconds += fmax(flops / flops_per_second[c->ctx->compute], bytes / bytes_per_second);
 }
 
@@ -160,8 +161,8 @@ static ax_status run_step(counter *c, double *cost)
 {
     const ax_engine_options *o = c->options;
     int64_t rows = o->micro_batch * ax_grid_group_size(c->ctx->grid, ax_batch_axes(c->ctx));
-    c->ctx->dev->watch = add_kernel;
-    c->ctx->dev->watch_user = c;
+    c->kernels = (ax_listener){AX_ON_KERNEL, add_kernel, c, NULL};
+    ax_device_listen(c->ctx->dev, &c->kernels);
     if (o->optim)
         AX_TRY(ax_param_set_zero_grad(c->set));
     if (o->optim)

@@ -148,6 +148,14 @@ static ax_status taken(ax_pipeline *p, int w)
     return post(p, w);
 }
 
+/* Notes in the trace that a message of this kind is sent or was received. */
+static void note_moment(const ax_pipeline *p, const char *what, ax_message_kind kind, ax_pipe_piece piece)
+{
+    const ax_device *dev = p->ctx->dev;
+    ax_activity_end(dev, what, kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation",
+                    ax_activity_begin(dev), piece.micro_batch);
+}
+
 ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, ax_tensor *out)
 {
     direction *y = &p->direction[kind];
@@ -162,9 +170,7 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     else
         AX_TRY(copy(p, y->in, out->data, p->part));
     AX_TRY(ax_wait(&work));
-    double now = p->ctx->dev->ring ? ax_now() : 0;
-    ax_event_add(p->ctx->dev->ring, "receive", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now,
-                 now, piece_at(p, (int)kind, y->next).micro_batch);
+    note_moment(p, "receive", kind, piece_at(p, (int)kind, y->next));
     return taken(p, (int)kind);
 }
 
@@ -198,9 +204,7 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     AX_TRY(ax_wait(send)); /* waits for the previous send from this buffer. In training that send has ended
                               already (see make_directions); in an evaluation it may still run */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
-    double now = p->ctx->dev->ring ? ax_now() : 0;
-    ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
-                 piece.micro_batch);
+    note_moment(p, "send", kind, piece);
     AX_TRY(copy(p, (const char *)whole.data + first * (int64_t)ax_dtype_size(whole.dtype), out, n));
     return send_piece(p, (int)kind, piece, out, send);
 }
@@ -416,15 +420,15 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     int64_t number = forward ? now->forwards++ : task == AX_PIPE_BACKWARD ? now->backwards++ : now->weights;
     ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
-    double begin = p->ctx->dev->ring ? ax_now() : 0;
+    double begin = ax_activity_begin(p->ctx->dev);
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
     if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted after its backward */
         AX_TRY(note_task(p));
     now->weights += ends;
     if (ends)
         p->held[slot] = -1;
-    if (p->ctx->dev->ring && p->comm)
-        ax_event_add(p->ctx->dev->ring, "task", task_names[task], begin, ax_now(), piece.micro_batch);
+    if (p->comm)
+        ax_activity_end(p->ctx->dev, "task", task_names[task], begin, piece.micro_batch);
     return AX_OK;
 }
 

@@ -48,12 +48,11 @@ ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
     return status;
 }
 
-static double event_begin(const ax_layer *layer) { return layer->ctx->dev->ring ? ax_now() : 0; }
+static double event_begin(const ax_layer *layer) { return ax_activity_begin(layer->ctx->dev); }
 
-static ax_status event_end(const ax_layer *layer, const char *kind, double begin, ax_status status)
+static ax_status event_end(const ax_layer *layer, const char *activity, double begin, ax_status status)
 {
-    if (layer->ctx->dev->ring)
-        ax_event_add(layer->ctx->dev->ring, kind, layer->name, begin, ax_now(), 0);
+    ax_activity_end(layer->ctx->dev, activity, layer->name, begin, 0);
     return status;
 }
 

@@ -112,7 +112,7 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     live->place = NULL;
     AX_TRY(ax_redistribution_make(ctx->grid, &p->rest, &p->use, &steps));
     AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
-    live->gather_began = ctx->dev->ring ? ax_now() : 0;
+    live->gather_began = ax_activity_begin(ctx->dev);
     return ax_transfer_start(live->gather, ctx, frame, &steps, &p->rest, &p->use, true, place);
 }
 
@@ -121,11 +121,9 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     ax_param_live *live = p->live;
     AX_TRY(ax_transfer_finish(live->gather));
     *out = live->gather->now;
-    AX_TRY(ax_param_clear_spare(p->set->ctx, p, out));
-    ax_event_ring *ring = p->set->ctx->dev->ring;
-    if (ring)
-        ax_event_add(ring, "gather", p->name, live->gather_began, ax_now(),
-                     ax_tensor_bytes(p->set->ctx->grid, out));
+    ax_ctx *ctx = p->set->ctx;
+    AX_TRY(ax_param_clear_spare(ctx, p, out));
+    ax_activity_end(ctx->dev, "gather", p->name, live->gather_began, ax_tensor_bytes(ctx->grid, out));
     live->cache_valid = live->in_cache;
     live->gather = NULL;
     return AX_OK;

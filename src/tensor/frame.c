@@ -1,9 +1,10 @@
 /* Frames: the activation memory of a micro-batch, and the stack of tensors that forward saves for backward.
  * Read include/axonn/tensor.h ("frames") first.
  *
- * In record mode allocations get ascending addresses on the dry device, which has no memory. The device
- * reports the operands of each kernel, copy, collective and message to `observe`. An operand in the frame's
- * range of addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a
+ * In record mode allocations get ascending addresses on the dry device, which has no memory. The frame
+ * listens to the device: to each kernel and copy, and to each collective and message when it is started and
+ * when it is awaited. An operand in the frame's range of addresses counts as a use of the allocations that it
+ * covers. So each allocation gets a birth and a
  * last use, counted in operations since the task began. frame_plan.c then packs all allocations with these
  * lifetimes into one block. */
 #include "tensor/frame.h"
@@ -31,8 +32,9 @@ static int allocation_at(const ax_frame *frame, size_t offset)
 
 /* Sets the last use (`last`) of the allocations that the operand covers to the current operation. An operand
  * without elements counts as a use of the allocation that contains its address. */
-static void mark_used(ax_frame *frame, const ax_operand *operand)
+static void mark_used(void *user, const ax_operand *operand)
 {
+    ax_frame *frame = user;
     uintptr_t begin = (uintptr_t)operand->at, block = (uintptr_t)frame->block;
     if (begin < block || begin - block >= frame->top)
         return;
@@ -50,13 +52,12 @@ void ax_frame_use(ax_frame *frame, const void *at)
         mark_used(frame, &(ax_operand){.at = at, .dtype = AX_U8});
 }
 
-static void observe(void *user, const ax_operand *operand, int64_t n)
+static void count_operation(void *user, const ax_device_event *event)
 {
     ax_frame *frame = user;
     if (!frame->task)
         return;
-    for (int64_t i = 0; i < n; i++)
-        mark_used(frame, &operand[i]);
+    ax_device_event_operands(event, mark_used, frame);
     frame->clock++;
 }
 
@@ -73,6 +74,10 @@ static ax_status frame_new(ax_ctx *ctx, size_t bytes, const ax_frame_plan *plan,
         free(frame);
         return status;
     }
+    frame->listener = (ax_listener){
+        frame->recording ? AX_ON_KERNEL | AX_ON_COPY | AX_ON_COLLECTIVE | AX_ON_MESSAGE | AX_ON_WAIT : 0,
+        count_operation, frame, NULL};
+    ax_device_listen(ctx->dev, &frame->listener);
     *out = frame;
     return AX_OK;
 }
@@ -130,8 +135,7 @@ void ax_frame_destroy(ax_frame **frame)
     ax_frame *f = *frame;
     if (!f)
         return;
-    if (f->ctx->dev->observe_user == f)
-        f->ctx->dev->observe = NULL;
+    ax_device_unlisten(f->ctx->dev, &f->listener);
     if (!f->borrowed)
         ax_ctx_free(f->ctx, f->block, f->bytes);
     if (f->slot)
@@ -234,8 +238,6 @@ static ax_frame_task *find_task(ax_frame_task *tasks, int n, const char *name)
 
 static ax_status begin_record(ax_frame *frame, const char *name)
 {
-    frame->ctx->dev->observe = observe;
-    frame->ctx->dev->observe_user = frame;
     frame->clock = 0;
     frame->task = find_task(frame->recorded, frame->tasks, name);
     if (frame->task)

@@ -62,11 +62,12 @@ struct ax_frame {
     ax_frame_segment *segments; /* the segments that backward has yet to run again, the last first */
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task; /* the running task, in `recorded` or in `planned`; NULL before the first task, and
-                            if allocations are neither recorded nor planned (bump mode) */
-    int next;            /* index of the running task's next allocation */
-    int64_t clock;       /* number of device operations since the task began (record mode only) */
-    int part;            /* index of the running task's part */
+    ax_frame_task *task;  /* the running task, in `recorded` or in `planned`; NULL before the first task, and
+                             if allocations are neither recorded nor planned (bump mode) */
+    int next;             /* index of the running task's next allocation */
+    int64_t clock;        /* number of device operations since the task began (record mode only) */
+    ax_listener listener; /* counts the operations (record mode only) */
+    int part;             /* index of the running task's part */
     bool defers;
     ax_frame_deferred *deferred;
     int n_deferred, deferred_capacity;

@@ -84,17 +84,25 @@ ax_status ax_report_axes(const ax_train_run *run, ax_train_report *report)
     return status;
 }
 
-/* Opens the trace, which keeps the newest EVENTS events; one step of a large model has some thousands of
- * events. */
-ax_status ax_report_open_trace(const ax_train_run *run, ax_train_report *report)
+static void add_flops(void *flops, const ax_device_event *launch)
+{
+    *(double *)flops += ax_kernel_flops(launch->kernel, launch->args);
+}
+
+/* The trace keeps the newest EVENTS events; one step of a large model has some thousands. */
+ax_status ax_report_listen(const ax_train_run *run, ax_train_report *report)
 {
     enum { EVENTS = 1 << 16 };
+    ax_event_ring *ring;
     report->trace_origin = ax_now(); /* almost the same moment on all ranks: they have just agreed on the
                                         status of the start-up stage before this one */
-    if (!run->config->run.trace)
-        return AX_OK;
-    AX_TRY(ax_trace_create(EVENTS, &report->trace));
-    AX_TRY(ax_trace_ring(report->trace, "compute", &run->state.ctx->dev->ring));
+    report->launches = (ax_listener){AX_ON_KERNEL, add_flops, &report->flops, NULL};
+    ax_device_listen(run->state.ctx->dev, &report->launches);
+    if (run->config->run.trace)
+        AX_TRY(ax_trace_create(EVENTS, &report->trace));
+    AX_TRY(ax_trace_ring(report->trace, "compute", &ring));
+    report->activities = ax_ring_listener(ring);
+    ax_device_listen(run->state.ctx->dev, &report->activities);
     return AX_OK;
 }
 
@@ -279,7 +287,7 @@ void ax_report_break_line(const ax_train_run *run)
 void ax_report_begin_step(const ax_train_run *run, ax_train_report *report)
 {
     report->step_began = ax_now();
-    report->step_flops = run->state.ctx->dev->flops;
+    report->flops = 0;
     report->waited = ax_engine_waited(run->state.engine);
 }
 
@@ -318,7 +326,7 @@ static ax_metrics_step row_of(const ax_train_run *run, const ax_step_result *res
                              .tokens = run->state.tokens,
                              .step_tokens = tokens,
                              .flops = per_token * (double)tokens,
-                             .hw_flops = run->state.ctx->dev->flops - run->report.step_flops,
+                             .hw_flops = run->report.flops,
                              .mem_bytes = held_bytes(run),
                              .skipped = !result->finite || result->empty,
                              .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0,
@@ -368,7 +376,7 @@ ax_status ax_report_step(const ax_train_run *run, const ax_step_result *result, 
     AX_TRY(exchange(run, report, &row, signal));
     *seconds = report->exchanged[SECONDS];
     row.step_ms = (ax_now() - report->step_began) * 1e3;
-    ax_event_add(run->state.ctx->dev->ring, "step", "train", report->step_began, ax_now(), 0);
+    ax_activity_end(run->state.ctx->dev, "step", "train", report->step_began, 0);
     if (report->metrics)
         ax_trouble_note(trouble, ax_metrics_step_add(report->metrics, &row));
     return AX_OK;

@@ -22,7 +22,7 @@ static ax_status find_resume(ax_train_run *run) { return ax_train_find_resume(ru
 static ax_status resume_runtime(ax_train_run *run) { return ax_train_resume_runtime(run); }
 static ax_status find_files(ax_train_run *run) { return ax_train_find_files(run, &run->beside); }
 static ax_status check_space(ax_train_run *run) { return ax_train_check_space(run); }
-static ax_status open_trace(ax_train_run *run) { return ax_report_open_trace(run, &run->report); }
+static ax_status listen(ax_train_run *run) { return ax_report_listen(run, &run->report); }
 static ax_status write_config(ax_train_run *run) { return ax_train_write_config(run); }
 static ax_status open_metrics(ax_train_run *run) { return ax_report_open_metrics(run, &run->report); }
 
@@ -162,7 +162,7 @@ ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose)
                  {"schedule", plan_schedule, EACH, AX_TRAIN_PLANS},
                  {"allocation", allocate, EACH, AX_TRAIN_TRAINS},
                  {"room on the disk", check_space, FIRST, AX_TRAIN_TRAINS},
-                 {"trace", open_trace, EACH, AX_TRAIN_TRAINS},
+                 {"trace", listen, EACH, AX_TRAIN_TRAINS},
                  {"weights", start_weights, EACH, AX_TRAIN_TRAINS},
                  {"config.yaml", write_config, FIRST, AX_TRAIN_TRAINS},
                  {"metrics", open_metrics, FIRST, AX_TRAIN_TRAINS},

@@ -107,8 +107,9 @@ typedef struct ax_train_report {
     double peak_flops;   /* peak FLOP/s of a device, mean over the ranks */
     int64_t baseline;    /* resident bytes of the process before the planned memory is allocated */
     double step_began;
-    double step_flops; /* FLOP counter of the device at step_began */
-    double waited;     /* value of ax_engine_waited at step_began */
+    ax_listener launches, activities; /* for `flops`, and for `trace` */
+    double flops;                     /* FLOPs of all kernels since the step began */
+    double waited;                    /* value of ax_engine_waited at step_began */
     int n_axes;
     ax_train_axes *axes;
     ax_metrics_axes *row_axes;
@@ -248,7 +249,8 @@ ax_status ax_report_peak(const ax_train_run *run, ax_train_report *report);
 /* Lists the sets of grid axes along which ranks communicate, for the report of traffic. Call once the model
  * is built. */
 ax_status ax_report_axes(const ax_train_run *run, ax_train_report *report);
-ax_status ax_report_open_trace(const ax_train_run *run, ax_train_report *report);
+/* Listens to the rank's device: counts operations, and opens the trace if there is one. */
+ax_status ax_report_listen(const ax_train_run *run, ax_train_report *report);
 ax_status ax_report_open_metrics(const ax_train_run *run, ax_train_report *report);
 /* Ends the progress line on the terminal, so that a message can follow. */
 void ax_report_break_line(const ax_train_run *run);

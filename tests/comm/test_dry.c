@@ -9,16 +9,17 @@
 
 typedef struct seen {
     int calls;
-    int64_t n;
+    unsigned kind;
+    const ax_comm *comm;
+    int n;
     ax_operand operand[2];
 } seen;
 
-static void observe(void *user, const ax_operand *operand, int64_t n)
+static void note(void *user, const ax_device_event *e)
 {
     seen *s = user;
-    s->calls++;
-    s->n = n;
-    memcpy(s->operand, operand, (size_t)n * sizeof *operand);
+    *s = (seen){s->calls + 1, e->kind, e->comm, e->operands, {{0}}};
+    memcpy(s->operand, e->operand, (size_t)e->operands * sizeof *e->operand);
 }
 
 static bool is(const ax_operand *o, const void *at, int64_t count, ax_access access)
@@ -43,17 +44,18 @@ static void operations_only_report_their_operands(void **state)
     ax_work *work, *receive;
     OK(ax_comm_dry_create(2, 4, &world));
     OK(ax_device_open("dry", 1, &dev));
-    dev->observe = observe;
-    dev->observe_user = &s;
+    ax_listener listener = {AX_ON_COLLECTIVE | AX_ON_MESSAGE | AX_ON_WAIT, note, &s, NULL};
+    ax_device_listen(dev, &listener);
     ax_stream stream = {.dev = dev};
     OK(ax_device_alloc(dev, 4096, &data));
     char *other = (char *)data + 512;
     OK(ax_all_reduce(world, &stream, data, 1000, AX_F32, AX_MAX, &work));
-    assert_true(s.calls == 1 && saw(&s, data, 1000, data, 1000));
+    assert_true(s.calls == 1 && s.kind == AX_ON_COLLECTIVE && s.comm == world &&
+                saw(&s, data, 1000, data, 1000));
     assert_true(ax_comm_traffic_get(world).bytes == 2 * 3 * 4000 / 4 &&
                 ax_comm_traffic_get(world).calls == 1);
     OK(ax_wait(&work)); /* reports the operands a second time */
-    assert_true(s.calls == 2 && saw(&s, data, 1000, data, 1000));
+    assert_true(s.calls == 2 && s.kind == AX_ON_WAIT && s.comm == world && saw(&s, data, 1000, data, 1000));
     OK(ax_reduce_scatter(world, &stream, data, other, 10, AX_F32, AX_SUM, &work));
     assert_true(saw(&s, data, 40, other, 10));
     OK(ax_wait(&work));
@@ -62,7 +64,7 @@ static void operations_only_report_their_operands(void **state)
     OK(ax_wait(&work));
     const ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = AX_F32, .ndim = 2, .dim = {3, 7}};
     OK(ax_send(world, &stream, &m, data, 3, &work));
-    assert_true(s.n == 1 && is(&s.operand[0], data, 21, AX_READ));
+    assert_true(s.kind == AX_ON_MESSAGE && s.n == 1 && is(&s.operand[0], data, 21, AX_READ));
     OK(ax_recv(world, &stream, &m, other, 1, &receive));
     assert_true(s.n == 1 && is(&s.operand[0], other, 21, AX_WRITE));
     assert_true(ax_work_done(work) && ax_work_done(receive));

@@ -1,4 +1,4 @@
-/* The dry device: fake addresses, counting and observation; and the registry of devices. */
+/* The dry device: fake addresses, counting and listening; and the registry of devices. */
 #include "axonn/dev.h"
 
 #include "support/kernel_cases.h"
@@ -16,23 +16,30 @@ typedef struct seen {
     int calls;
     int64_t n;
     ax_operand operand[MOST_SEEN];
+    ax_listener listener;
 } seen;
 
-static void note(void *user, const ax_operand *operand, int64_t n)
+static void note_operand(void *user, const ax_operand *operand)
 {
     seen *s = user;
-    assert_true(n <= MOST_SEEN);
+    assert_true(s->n < MOST_SEEN);
+    s->operand[s->n++] = *operand;
+}
+
+static void note(void *user, const ax_device_event *event)
+{
+    seen *s = user;
     s->calls++;
-    s->n = n;
-    memcpy(s->operand, operand, (size_t)n * sizeof *operand);
+    s->n = 0;
+    ax_device_event_operands(event, note_operand, s);
 }
 
 static ax_device *open_dry(seen *s)
 {
     ax_device *dev;
     assert_int_equal(ax_device_open("dry", 4, &dev), AX_OK);
-    dev->observe = note;
-    dev->observe_user = s;
+    s->listener = (ax_listener){AX_ON_KERNEL | AX_ON_COPY, note, s, NULL};
+    ax_device_listen(dev, &s->listener);
     return dev;
 }
 
@@ -77,7 +84,8 @@ static void launches_are_observed_and_counted(void **state)
     ax_device *dev = open_dry(&s);
     ax_stream stream = {dev, NULL};
     void *a, *b, *c;
-    dev->totals = totals;
+    ax_listener counts = ax_kernel_totals(totals);
+    ax_device_listen(dev, &counts);
     assert_int_equal(ax_device_alloc(dev, 6, &a), AX_OK);
     assert_int_equal(ax_device_alloc(dev, 6, &b), AX_OK);
     assert_int_equal(ax_device_alloc(dev, 8, &c), AX_OK);
@@ -98,48 +106,54 @@ static void launches_are_observed_and_counted(void **state)
     assert_int_equal(access_to(&s, a, 3 * 7 * 2), AX_READ);
     assert_int_equal(access_to(&s, b, 7 * 5 * 2), AX_READ);
     assert_int_equal(access_to(&s, c, 3 * 5 * 4), AX_WRITE);
-    assert_true(dev->flops == 2 * 3 * 5 * 7 && totals[AX_K_gemm].flops == dev->flops);
+    assert_true(totals[AX_K_gemm].flops == 2 * 3 * 5 * 7 &&
+                ax_kernel_flops(AX_K_gemm, &gemm) == 2 * 3 * 5 * 7);
     assert_true(totals[AX_K_gemm].bytes == (3 * 7 + 7 * 5) * 2 + 3 * 5 * 4);
     gemm.accumulate = true; /* reads c as well */
     assert_int_equal(ax_run_gemm(&stream, &gemm), AX_OK);
     assert_int_equal(access_to(&s, c, 3 * 5 * 4), AX_READ_WRITE);
     assert_true(totals[AX_K_gemm].bytes == 2 * (3 * 7 + 7 * 5) * 2 + 3 * 3 * 5 * 4);
-    assert_int_equal(dev->launches, 2);
-    dev->observe = NULL;
+    assert_int_equal(totals[AX_K_gemm].calls, 2);
+    ax_device_unlisten(dev, &s.listener);
     assert_int_equal(ax_run_gemm(&stream, &gemm), AX_OK);
-    assert_int_equal(s.calls, 2);
+    assert_true(s.calls == 2 && totals[AX_K_gemm].calls == 3);
+    ax_device_unlisten(dev, &s.listener); /* it is on no list any more */
+    ax_device_unlisten(dev, &counts);
+    assert_true(!dev->heard && !dev->listener);
     ax_device_close(&dev);
 }
 
-typedef struct watched {
+typedef struct heard {
     int calls;
     ax_kernel kernel;
     const void *args;
-} watched;
+    float value; /* what the kernel would overwrite */
+} heard;
 
-static void count_launch(void *user, ax_kernel kernel, const void *args)
+static void count_launch(void *user, const ax_device_event *launch)
 {
-    watched *w = user;
-    *w = (watched){w->calls + 1, kernel, args};
+    heard *h = user;
+    const ax_fill_args *fill = launch->args;
+    *h = (heard){h->calls + 1, launch->kernel, launch->args, *(const float *)fill->y};
 }
 
-/* ax_device.watch is called on all devices, also those that compute: before the kernel runs, if its arguments
- * are legal. */
-static void launches_are_watched(void **state)
+/* Listeners are told of launches on all devices, also those that compute: before the kernel runs, if its
+ * arguments are legal. */
+static void launches_are_told(void **state)
 {
     (void)state;
     static const char *const names[] = {"dry", "ref", "cpu"};
     for (size_t i = 0; i < AX_COUNT(names); i++) {
         ax_device *dev;
-        watched w = {0};
-        float x = 0;
+        heard h = {0};
+        float x = 7;
         assert_int_equal(ax_device_open(names[i], 1, &dev), AX_OK);
         ax_stream stream = {dev, NULL};
         ax_fill_args fill = {.n = 1, .value = 3, .y = &x, .dtype = AX_F32};
-        dev->watch = count_launch;
-        dev->watch_user = &w;
+        ax_listener listener = {AX_ON_KERNEL, count_launch, &h, NULL};
+        ax_device_listen(dev, &listener);
         assert_int_equal(ax_run_fill(&stream, &fill), AX_OK);
-        assert_true(w.calls == 1 && w.kernel == AX_K_fill && w.args == &fill);
+        assert_true(h.calls == 1 && h.kernel == AX_K_fill && h.args == &fill && h.value == 7);
         ax_adamw_args wrong = {.dtype = AX_U8};
         assert_int_equal(ax_run_gemm(&stream, &(ax_gemm_args){.dtype = AX_F32, .c_dtype = AX_F64}),
                          AX_ERR_USAGE);
@@ -148,7 +162,7 @@ static void launches_are_watched(void **state)
         assert_int_equal(ax_run_copy_box(&stream, &(ax_copy_box_args){.dtype = AX_I32, .accumulate = true}),
                          AX_ERR_USAGE);
         assert_int_equal(ax_run_adamw(&stream, &wrong), AX_ERR_USAGE);
-        assert_int_equal(w.calls, 1);
+        assert_int_equal(h.calls, 1);
         ax_device_close(&dev);
     }
 }
@@ -329,10 +343,10 @@ static void operands_of_every_kernel(void **state)
     ax_device_close(&dev);
 }
 
-static void launch_there(void *user, ax_kernel kernel, const void *args)
+static void launch_there(void *user, const ax_device_event *launch)
 {
     ax_device *dry = user;
-    assert_int_equal(ax_launch(&(ax_stream){dry, NULL}, kernel, args), AX_OK);
+    assert_int_equal(ax_launch(&(ax_stream){dry, NULL}, launch->kernel, launch->args), AX_OK);
 }
 
 /* Work is counted alike on all devices. */
@@ -343,10 +357,11 @@ static void work_does_not_depend_on_the_device(void **state)
     ax_device *ref, *dry;
     assert_int_equal(ax_device_open("ref", 1, &ref), AX_OK);
     assert_int_equal(ax_device_open("dry", 1, &dry), AX_OK);
-    ref->totals = of_ref;
-    dry->totals = of_dry;
-    ref->watch = launch_there;
-    ref->watch_user = dry;
+    ax_listener on_ref = ax_kernel_totals(of_ref), on_dry = ax_kernel_totals(of_dry),
+                there = {AX_ON_KERNEL, launch_there, dry, NULL};
+    ax_device_listen(ref, &on_ref);
+    ax_device_listen(dry, &on_dry);
+    ax_device_listen(ref, &there);
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         static const ax_dtype types[] = {AX_F32, AX_I32}; /* each kernel takes one of them */
         kernel_case c;
@@ -360,7 +375,6 @@ static void work_does_not_depend_on_the_device(void **state)
         assert_true(of_ref[k].calls > 0 && of_ref[k].calls == of_dry[k].calls);
         assert_true(of_ref[k].flops == of_dry[k].flops && of_ref[k].bytes == of_dry[k].bytes);
     }
-    assert_true(ref->flops == dry->flops && ref->launches == dry->launches);
     ax_device_close(&ref);
     ax_device_close(&dry);
 }
@@ -428,7 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_fake_and_apart),
         cmocka_unit_test(launches_are_observed_and_counted),
-        cmocka_unit_test(launches_are_watched),
+        cmocka_unit_test(launches_are_told),
         cmocka_unit_test(copies_are_observed),
         cmocka_unit_test(attention_cost),
         cmocka_unit_test(norm_cost),

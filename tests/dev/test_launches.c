@@ -22,6 +22,7 @@ typedef struct gpu {
     ax_stream stream;
     counter_fn *blocks;
     ax_kernel_total totals[AX_KERNEL_COUNT];
+    ax_listener times;
 } gpu;
 
 static void open_gpu(gpu *g)
@@ -31,7 +32,8 @@ static void open_gpu(gpu *g)
     *g = (gpu){0};
     OK(ax_device_open("cuda", 1, &g->dev));
     g->stream = (ax_stream){g->dev, NULL};
-    g->dev->totals = g->totals;
+    g->times = ax_kernel_totals(g->totals);
+    ax_device_listen(g->dev, &g->times);
     snprintf(path, sizeof path, "%s/libaxonn_cuda.so", folder);
     void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     g->blocks = plugin ? (counter_fn *)(uintptr_t)dlsym(plugin, "ax_emulated_blocks") : NULL;

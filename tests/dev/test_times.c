@@ -39,7 +39,8 @@ static void launches_are_timed_and_not_waited_for(void **state)
     ax_stream stream = {.dev = dev};
     OK(ax_device_alloc(dev, sizeof host, (void **)&memory));
     fill(&stream, memory, 3); /* not timed */
-    dev->totals = totals;
+    ax_listener times = ax_kernel_totals(totals);
+    ax_device_listen(dev, &times);
     fill(&stream, memory, ROOM);
     check(t, ROOM, 0);
     fill(&stream, memory, 1); /* the ring is full: the older half of it is added */
@@ -49,7 +50,7 @@ static void launches_are_timed_and_not_waited_for(void **state)
     check(t, 3 * ROOM, 3 * ROOM);
     OK(ax_stream_wait(&stream));
     check(t, 3 * ROOM, 3 * ROOM);
-    dev->totals = NULL;
+    ax_device_unlisten(dev, &times);
     fill(&stream, memory, 7);
     OK(ax_copy_out(&stream, host, memory, sizeof host));
     check(t, 3 * ROOM, 3 * ROOM);

@@ -129,6 +129,11 @@ static ax_status check_weight_sums(ax_ctx *ctx, ax_param_set *set, double *sumsq
     return AX_OK;
 }
 
+static void add_flops(void *user, const ax_device_event *launch)
+{
+    *(double *)user += ax_kernel_flops(launch->kernel, launch->args);
+}
+
 /* One training step of two micro-batches with the same rows. */
 static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch *batch, ax_frame *frame,
                       run *out)
@@ -139,14 +144,16 @@ static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch 
     AX_TRY(ax_ctx_alloc(ctx, (size_t)set->n * sizeof(double), &sumsq));
     AX_TRY(check_weight_sums(ctx, set, sumsq));
     AX_TRY(ax_param_set_zero_grad(set));
+    ax_listener listener = {AX_ON_KERNEL, add_flops, &out->flops, NULL};
+    ax_device_listen(ctx->dev, &listener);
     for (int i = 0; i < 2; i++) {
-        double flops = ctx->dev->flops;
+        out->flops = 0;
         AX_TRY(ax_param_set_last_micro_batch(set, i == 1));
         AX_TRY(ax_frame_begin(frame, "train", AX_MODE_TRAIN, batch));
         AX_TRY(ax_model_loss(model, frame, total, NULL));
         AX_TRY(ax_model_backward(model, 0, frame, &none, &dx));
-        out->flops = ctx->dev->flops - flops;
     }
+    ax_device_unlisten(ctx->dev, &listener);
     AX_TRY(ax_param_set_sync_grad(set));
     AX_TRY(ax_param_set_grad_sumsq(set, sumsq));
     for (int i = 0; i < set->n; i++)

@@ -60,12 +60,11 @@ static void freeze_weights(ax_layer *net)
         ax_layer_find(net, names[i])->param[0]->frozen = true;
 }
 
-static void count(void *user, ax_kernel kernel, const void *args)
+static void count(void *user, const ax_device_event *launch)
 {
     counts *c = user;
-    (void)args;
-    c->gemms += kernel == AX_K_gemm;
-    c->sums += kernel == AX_K_col_sum;
+    c->gemms += launch->kernel == AX_K_gemm;
+    c->sums += launch->kernel == AX_K_col_sum;
 }
 
 /* Runs several micro-batches, and counts the launches of the last one. */
@@ -76,8 +75,8 @@ static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *
     ax_tensor like = ax_tensor_make(ctx->compute, 3, (int64_t[]){ROWS, T, WIDTH}, NULL, &layout);
     AX_TRY(ax_param_set_init(set));
     AX_TRY(ax_param_set_zero_grad(set));
-    ctx->dev->watch = count;
-    ctx->dev->watch_user = out;
+    ax_listener listener = {AX_ON_KERNEL, count, out, NULL};
+    ax_device_listen(ctx->dev, &listener);
     for (int i = 0; i < CALLS; i++) {
         AX_TRY(ax_param_set_last_micro_batch(set, i == CALLS - 1));
         AX_TRY(ax_frame_begin(frame, "train", AX_MODE_TRAIN, NULL));
@@ -90,6 +89,7 @@ static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *
         AX_TRY(ax_layer_forward(net, frame, &x, &y));
         AX_TRY(ax_layer_backward(net, frame, &y, &dx));
     }
+    ax_device_unlisten(ctx->dev, &listener);
     return ax_param_set_sync_grad(set);
 }
 

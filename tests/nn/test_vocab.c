@@ -23,18 +23,18 @@ typedef struct vocab_case {
     bool bias;
 } vocab_case;
 
-/* What `watch` has seen: GEMMs, and how many of them have an extent that is not a multiple of `unit`, apart
+/* What `look` has seen: GEMMs, and how many of them have an extent that is not a multiple of `unit`, apart
  * from WIDTH and the number of rows. */
 typedef struct seen {
     int64_t unit, rows;
     int gemms, odd;
 } seen;
 
-static void watch(void *user, ax_kernel kernel, const void *args)
+static void look(void *user, const ax_device_event *launch)
 {
     seen *s = user;
-    const ax_gemm_args *g = args;
-    if (kernel != AX_K_gemm)
+    const ax_gemm_args *g = launch->args;
+    if (launch->kernel != AX_K_gemm)
         return;
     const int64_t extents[] = {g->m, g->n, g->k};
     bool odd = false;
@@ -92,8 +92,8 @@ static ax_status run(ax_ctx *ctx, const vocab_case *c, ax_layer *head, ax_frame 
         T;
     bool needs = ax_tensor_extent(ctx->grid, &used, 0) % s.unit;
     AX_TRY(ax_param_set_init(set));
-    ctx->dev->watch = watch;
-    ctx->dev->watch_user = &s;
+    ax_listener listener = {AX_ON_KERNEL, look, &s, NULL};
+    ax_device_listen(ctx->dev, &listener);
     for (int step = 0; step < STEPS; step++) {
         s.gemms = s.odd = 0;
         AX_TRY(ax_param_set_zero_grad(set));
@@ -107,6 +107,7 @@ static ax_status run(ax_ctx *ctx, const vocab_case *c, ax_layer *head, ax_frame 
         EXPECT(s.gemms == 2 * 3);
         EXPECT(s.odd == (c->bias && needs ? s.gemms : 0));
     }
+    ax_device_unlisten(ctx->dev, &listener);
     return AX_OK;
 }
 

@@ -381,10 +381,9 @@ static void sums_that_no_gemm_computes_are_errors(void **state)
 enum { M = 5, K = 2, PARTS = 3, MOST = 64 };
 static const int64_t widths[PARTS] = {4, 3, 6};
 
-static void count_gemms(void *user, ax_kernel kernel, const void *args)
+static void count_gemms(void *user, const ax_device_event *launch)
 {
-    (void)args;
-    *(int *)user += kernel == AX_K_gemm;
+    *(int *)user += launch->kernel == AX_K_gemm;
 }
 
 /* Allocates [rows, cols] and sets element i to values[i % n]. */
@@ -433,8 +432,10 @@ static ax_status sum_of_products(ax_frame *frame, int64_t apart, int gemms, doub
         b[i] = rows_of(&whole, i * (K + apart), K);
         each[i] = (ax_contraction){.a = &a[i], .b = &b[i], .out = &out, .accumulate = i > 0};
     }
-    ctx->dev->watch_user = &calls;
+    ax_listener listener = {AX_ON_KERNEL, count_gemms, &calls, NULL};
+    ax_device_listen(ctx->dev, &listener);
     AX_TRY(ax_contract_each(frame, "bo,oi->bi", each, PARTS));
+    ax_device_unlisten(ctx->dev, &listener);
     EXPECT(calls == gemms);
     AX_TRY(ax_tensor_collect(ctx, &out, have));
     for (int i = 0; i < M; i++)
@@ -483,9 +484,11 @@ static ax_status blocks(ax_frame *frame, int64_t apart, int gemms)
             (ax_contraction){.a = &y[i], .b = &x, .out = &grad[i], .sums = &sums[i], .accumulate_sums = true};
     }
     AX_TRY(ax_frame_alloc_beside(frame, PARTS, like, y));
-    ctx->dev->watch_user = &calls;
+    ax_listener listener = {AX_ON_KERNEL, count_gemms, &calls, NULL};
+    ax_device_listen(ctx->dev, &listener);
     AX_TRY(ax_contract_each(frame, "bi,oi->bo", forward, PARTS));
     AX_TRY(ax_contract_each(frame, "bo,bi->oi", backward, PARTS));
+    ax_device_unlisten(ctx->dev, &listener);
     EXPECT(calls == gemms);
     for (int i = 0; i < PARTS; i++) {
         float have[MOST], want[MOST];
@@ -513,7 +516,6 @@ static ax_status joined(ax_comm *world, void *arg)
     AX_TRY(ax_ctx_create(world, (ax_grid_size){{1}}, arg, 1, AX_BF16, 1, &ctx));
     AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
-    ctx->dev->watch = count_gemms;
     AX_TRY(sum_of_products(frame, 0, 1, 4));
     AX_TRY(sum_of_products(frame, 1, 3, 3));
     AX_TRY(blocks(frame, 0, 1 + 1));

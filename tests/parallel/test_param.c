@@ -264,7 +264,8 @@ static ax_status add_one(ax_frame *frame, ax_param *p)
 static ax_status steps_of_vectors(ax_ctx *ctx, ax_frame *frame, ax_param_set *set)
 {
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
-    ctx->dev->totals = totals;
+    ax_listener times = ax_kernel_totals(totals);
+    ax_device_listen(ctx->dev, &times);
     for (int step = 0; step < 2; step++) {
         AX_TRY(ax_param_set_zero_grad(set));
         for (int batch = 0; batch < 2; batch++) {
@@ -278,7 +279,7 @@ static ax_status steps_of_vectors(ax_ctx *ctx, ax_frame *frame, ax_param_set *se
             for (int64_t j = 0; j < set->param[i]->grad.dim[0]; j++)
                 EXPECT(((float *)set->param[i]->grad.data)[j] == (i < VECTORS - 1 ? 2 : 0));
     }
-    ctx->dev->totals = NULL;
+    ax_device_unlisten(ctx->dev, &times);
     return AX_OK;
 }
 

@@ -120,12 +120,12 @@ static void visit(choices_watch *w)
 }
 
 /* Kernel group, which sorts the choices, follows the router's kernel. */
-static void watch(void *user, ax_kernel kernel, const void *args)
+static void listen(void *user, const ax_device_event *launch)
 {
     choices_watch *w = user;
-    if (kernel == AX_K_route)
-        w->route = *(const ax_route_args *)args;
-    if (kernel == AX_K_group && w->route.rows)
+    if (launch->kernel == AX_K_route)
+        w->route = *(const ax_route_args *)launch->args;
+    if (launch->kernel == AX_K_group && w->route.rows)
         visit(w);
 }
 
@@ -143,8 +143,9 @@ void choices_begin(choices_watch *w, const choices *c, choices_use use, ax_engin
     ax_tensor_range(ctx->grid, &rows, 0, ax_grid_rank(ctx->grid), &w->first_row, &n);
     w->first_block = ax_model_config_sparse_blocks(&model->config, begin);
     w->blocks = ax_model_config_sparse_blocks(&model->config, end) - w->first_block;
-    ctx->dev->watch = watch;
-    ctx->dev->watch_user = w;
+    w->listener = (ax_listener){AX_ON_KERNEL, listen, w, NULL};
+    w->dev = ctx->dev;
+    ax_device_listen(w->dev, &w->listener);
 }
 
 void choices_pass(choices_watch *w, int64_t pass, bool evaluates)
@@ -157,6 +158,7 @@ void choices_pass(choices_watch *w, int64_t pass, bool evaluates)
 ax_status choices_agree(choices_watch *w, ax_comm *world)
 {
     ax_work *work;
+    ax_device_unlisten(w->dev, &w->listener);
     AX_TRY(ax_all_reduce(world, NULL, w->sum, CHOICES_SUMS, AX_F64, AX_SUM, &work));
     AX_TRY(ax_wait(&work));
     AX_TRY(ax_all_reduce(world, NULL, &w->margin, 1, AX_F64, AX_MAX, &work));

@@ -1,5 +1,5 @@
 /* Which experts the tokens of a run choose: stored, compared with those of another run, or replaced by them,
- * where the choices are sorted (ax_watch_fn). Used by support/equality.c. */
+ * where the choices are sorted (ax_listener). Used by support/equality.c. */
 #ifndef AXONN_TESTS_CHOICES_H
 #define AXONN_TESTS_CHOICES_H
 
@@ -36,6 +36,8 @@ typedef struct choices_watch {
     bool evaluates;              /* this pass has no backward */
     ax_route_args route;         /* of the last router */
     double sum[CHOICES_SUMS], margin;
+    ax_device *dev;
+    ax_listener listener; /* of dev */
 } choices_watch;
 
 AX_MUST_CHECK ax_status choices_create(const choices *sizes, choices **out);
@@ -43,12 +45,12 @@ void choices_destroy(choices **c);
 /* Returns the least margin of a pass. */
 double choices_least_margin(const choices *c, int64_t pass);
 
-/* Makes *w watch the rank of an engine with one chunk, whose device the host can access. *w must live as long
- * as the engine runs. */
+/* Makes *w listen to the rank of an engine with one chunk, whose device the host can access. *w must live
+ * until choices_agree. */
 void choices_begin(choices_watch *w, const choices *c, choices_use use, ax_engine *engine, int64_t recompute);
 /* Says that the next pass begins. */
 void choices_pass(choices_watch *w, int64_t pass, bool evaluates);
-/* Adds up what the ranks of `world` found. Collective. */
+/* Ends to listen, and adds up what the ranks of `world` found. Collective. */
 AX_MUST_CHECK ax_status choices_agree(choices_watch *w, ax_comm *world);
 
 #endif

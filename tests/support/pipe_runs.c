@@ -385,12 +385,16 @@ static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *pla
                        int64_t global, ax_trace *trace, pipe_result *out)
 {
     AX_TRY(ax_grid_prepare(ctx->grid, plan->axes));
-    AX_TRY(ax_trace_ring(trace, "compute", &ctx->dev->ring));
-    if (s->stops)
-        return stop(ctx, engine, out);
-    AX_TRY(steps(ctx, engine, s, global, out));
+    ax_event_ring *ring;
+    AX_TRY(ax_trace_ring(trace, "compute", &ring));
+    ax_listener listener = ax_ring_listener(ring);
+    ax_device_listen(ctx->dev, &listener);
+    ax_status status = s->stops ? stop(ctx, engine, out) : steps(ctx, engine, s, global, out);
+    ax_device_unlisten(ctx->dev, &listener);
+    if (status != AX_OK || s->stops)
+        return status;
     if (trace)
-        AX_TRY(store_order(ctx, s, ctx->dev->ring, out));
+        AX_TRY(store_order(ctx, s, ring, out));
     return check_memory(ctx, engine, plan);
 }
 

@@ -96,7 +96,7 @@ static void count_gathers(const ax_event_ring *ring, size_t first, setup *s)
         }
 }
 
-static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
+static ax_status steps(ax_ctx *ctx, ax_engine *engine, const ax_event_ring *ring, setup *s)
 {
     int64_t targets = 0;
     for (int64_t at = 0; at < GLOBAL * s->shape->seq_len; at++)
@@ -107,13 +107,13 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
         int64_t z = bytes_along(ctx, AX_Z), data = bytes_along(ctx, AX_DATA);
-        size_t events = ax_event_count(ctx->dev->ring);
+        size_t events = ax_event_count(ring);
         AX_TRY(ax_engine_step(engine, i + 1, rows, (void *)s->shape, targets, &h));
         AX_TRY(ax_engine_result(engine, &r));
         EXPECT(r.finite);
         s->z_bytes = bytes_along(ctx, AX_Z) - z;
         s->data_bytes = bytes_along(ctx, AX_DATA) - data;
-        count_gathers(ctx->dev->ring, events, s);
+        count_gathers(ring, events, s);
         s->loss[i] = r.loss;
         s->norm[i] = r.grad_norm;
         if (i == 0) /* an evaluation between two steps, as in a run */
@@ -146,8 +146,11 @@ ax_status steps_run(ax_comm *world, setup *s)
     ax_engine_plan plan = {.frame = NULL};
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_trace *trace = NULL;
+    ax_event_ring *ring;
     if (s->traced)
         AX_TRY(ax_trace_create(1 << 14, &trace));
+    AX_TRY(ax_trace_ring(trace, "compute", &ring));
+    ax_listener listener = ax_ring_listener(ring);
     ax_status status =
         ax_engine_plan_make(&options, world, s->grid, &s->parallel, "ref", 1, s->compute, &plan);
     if (status == AX_OK)
@@ -155,11 +158,11 @@ ax_status steps_run(ax_comm *world, setup *s)
     if (status == AX_OK)
         ctx->parallel = s->parallel;
     if (status == AX_OK)
-        status = ax_trace_ring(trace, "compute", &ctx->dev->ring);
+        ax_device_listen(ctx->dev, &listener);
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)
-        status = steps(ctx, engine, s);
+        status = steps(ctx, engine, ring, s);
     if (status == AX_OK)
         status = check_memory_plan(ctx, engine, &plan);
     ax_engine_destroy(&engine);

@@ -1,7 +1,6 @@
-/* The dry backend: no memory and no arithmetic. Allocation returns addresses that cannot be accessed.
- * Launches and copies pass their operands to the device's observer, and ax_launch counts the work of
- * launches. The memory planner runs the real training step on this device to learn which memory is used when,
- * and how much work there is. */
+/* The dry backend: no memory and no arithmetic. Allocation returns addresses that cannot be accessed, and
+ * kernels and copies do nothing. The memory planner runs the real training step on this device; as a listener
+ * of the device it learns which memory is used when, and how much work there is. */
 #include "dev/backend.h"
 
 #include <stdatomic.h>
@@ -15,29 +14,18 @@ enum { PAGE = 4096 };
  * faults. */
 static const uint64_t first_address = UINT64_C(1) << 55;
 
-typedef struct dry_memory {
-    _Atomic uint64_t next;
-    /* The operands (memory that is read or written) of the current kernel launch, collected for the device's
-     * observer (a callback). */
-    ax_operand *operand;
-    int64_t operands, room;
-    bool full; /* there was not enough memory for the list of operands, so an operand is missing */
-} dry_memory;
-
 static ax_status dry_open(ax_device *dev)
 {
-    dry_memory *memory;
-    AX_TRY(ax_calloc(1, sizeof *memory, &memory));
-    atomic_init(&memory->next, first_address);
-    dev->memory = memory;
+    _Atomic uint64_t *next;
+    AX_TRY(ax_calloc(1, sizeof *next, &next));
+    atomic_init(next, first_address);
+    dev->memory = next;
     return AX_OK;
 }
 
 static void dry_close(ax_device *dev)
 {
-    dry_memory *memory = dev->memory;
-    free(memory->operand);
-    free(memory);
+    free(dev->memory);
     dev->memory = NULL;
 }
 
@@ -53,30 +41,17 @@ static size_t dry_workspace(int threads)
  * address of the next. */
 static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
 {
-    dry_memory *memory = dev->memory;
+    _Atomic uint64_t *next = dev->memory;
     uint64_t span = (uint64_t)ax_round_up((int64_t)bytes, PAGE) + PAGE;
-    *out = (void *)(uintptr_t)atomic_fetch_add(&memory->next, span);
+    *out = (void *)(uintptr_t)atomic_fetch_add(next, span);
     return AX_OK;
 }
 
-static void dry_free(ax_device *dev, void *memory, size_t bytes)
-{
-    (void)dev;
-    (void)memory;
-    (void)bytes;
-}
-
-static void observe_copy(const ax_device *dev, const void *device, size_t bytes, ax_access access)
-{
-    if (dev->observe)
-        dev->observe(dev->observe_user, &(ax_operand){device, (int64_t)bytes, (int64_t)bytes, AX_U8, access},
-                     1);
-}
+static void dry_free(ax_device *dev, void *memory, size_t bytes) { (void)dev, (void)memory, (void)bytes; }
 
 static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
-    (void)host;
-    observe_copy(stream->dev, device, bytes, AX_WRITE);
+    (void)stream, (void)device, (void)host, (void)bytes;
     return AX_OK;
 }
 
@@ -84,41 +59,19 @@ static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, 
  * computed. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
-    observe_copy(stream->dev, device, bytes, AX_READ);
+    (void)stream, (void)device;
     if (bytes && (uint64_t)(uintptr_t)host < first_address) /* an address of this device is no memory */
         memset(host, 0, bytes);
     return AX_OK;
 }
 
-static void collect_operand(void *user, const ax_operand *operand)
+static ax_status dry_kernel(ax_stream *stream, const void *args)
 {
-    dry_memory *memory = user;
-    if (memory->operands == memory->room) {
-        int64_t room = memory->room ? 2 * memory->room : 16;
-        ax_operand *more = realloc(memory->operand, (size_t)room * sizeof *more);
-        memory->full = memory->full || !more;
-        if (!more)
-            return;
-        memory->operand = more;
-        memory->room = room;
-    }
-    memory->operand[memory->operands++] = *operand;
-}
-
-static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *args)
-{
-    const ax_device *dev = stream->dev;
-    dry_memory *memory = dev->memory;
-    if (!dev->observe)
-        return AX_OK;
-    memory->operands = 0;
-    ax_kernel_operands(kernel, args, collect_operand, memory);
-    AX_CHECK(!memory->full, AX_ERR_MEMORY,
-             "not enough memory to list the operands of kernel %s in the dry run", ax_kernel_name(kernel));
-    dev->observe(dev->observe_user, memory->operand, memory->operands);
+    (void)stream, (void)args;
     return AX_OK;
 }
 
+#define AX_DRY_KERNEL(name) [AX_K_##name] = dry_kernel,
 const ax_device_ops ax_backend_dry = {
     .name = "dry",
     .help =
@@ -131,5 +84,5 @@ const ax_device_ops ax_backend_dry = {
     .free = dry_free,
     .copy_in = dry_copy_in,
     .copy_out = dry_copy_out,
-    .launch = dry_launch,
+    .kernel = {AX_KERNELS(AX_DRY_KERNEL)},
 };

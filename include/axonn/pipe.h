@@ -112,6 +112,26 @@ ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now)
 /* Returns true if the order of the stage's tasks does not depend on when messages arrive. */
 bool ax_pipe_is_fixed(const ax_pipe_stage *stage);
 
+/* How long things take in a simulated step, in any unit. */
+typedef struct ax_pipe_times {
+    /* Returns how long a task takes. `done` is what the stage has begun, this task included; if nothing is
+     * postponed, a backward includes the weight gradients. Called once for each task, in the order of their
+     * beginnings. */
+    double (*task)(void *user, const ax_pipe_stage *stage, ax_pipe_task task, ax_pipe_piece piece,
+                   const ax_pipe_counts *done);
+    /* Returns the time from the end of a task of `stage` until its activation, or gradient, has arrived at
+     * the next stage. */
+    double (*message)(void *user, int stage, bool gradient);
+    void *user;
+} ax_pipe_times;
+
+/* Runs the tasks of one step on all stages by ax_pipe_next, as the engine does, and sets ends[i] to the time
+ * at which stage i has ended its last task; the step begins at 0. Messages do not delay each other. If stages
+ * take equally long, and messages no time, a step takes (M + (P-1)/v)·(forward + backward) of M micro-batches
+ * on P stages of v chunks. AX_ERR_USAGE if the schedule stops, because it does not fit (ax_pipe_fits). */
+AX_MUST_CHECK ax_status ax_pipe_simulate(const ax_pipe_settings *settings, int stages, int64_t micro_batches,
+                                         const ax_pipe_times *times, double *ends);
+
 /* Cuts a model of `blocks` blocks into stages, so that the most expensive stage is as cheap as possible and
  * the others cost nearly the same. The first stage also has the embedding, and the last stage the head.
  * cost[0] is the cost of the embedding, cost[1 + i] that of block i, and cost[blocks + 1] that of the head,

@@ -1,5 +1,5 @@
-/* Pipeline schedules: which task a stage begins next. The functions have no side effects; a simulator in the
- * tests calls them too. */
+/* Pipeline schedules: which task a stage begins next. The functions have no side effects; the simulator
+ * (simulate.c) calls them too. */
 #include "axonn/pipe.h"
 
 const char *ax_pipe_schedule_name(int index)

@@ -1,4 +1,4 @@
-/* pipe: schedules in a simulator against closed forms. */
+/* pipe: schedules in the simulator against closed forms. */
 #include "axonn/pipe.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 enum { STAGES = 12, MICRO = 64, CHUNKS = 4, PIECES = MICRO * CHUNKS };
 
-/* ---- a simulator --------------------------------------------------------------------------------- */
+/* ---- times with jitter --------------------------------------------------------------------------- */
 
 typedef struct plan {
     ax_pipe_schedule schedule;
@@ -38,6 +38,11 @@ static double uniform(uint64_t seed, int stage, int64_t piece, int kind)
     return (double)(key >> 11) * 0x1p-53;
 }
 
+typedef struct simulation {
+    const plan *p;
+    outcome *out;
+} simulation;
+
 /* `kind`: 0 forward, 1 backward, 2 weight gradients. Half of a whole backward is weight gradients. */
 static double duration(const plan *p, int stage, int64_t piece, int kind)
 {
@@ -45,137 +50,38 @@ static double duration(const plan *p, int stage, int64_t piece, int kind)
     return t * (1 + p->jitter * uniform(p->seed, stage, piece, kind));
 }
 
-typedef struct simulated {
-    ax_pipe_stage stage;
-    ax_pipe_counts done;
-    double clock;
-    double input[2][PIECES]; /* times at which the input of each forward and backward arrives; < 0: not yet */
-} simulated;
-
-static bool has_input(const simulated *s, int kind, int64_t i, double t)
+static double task_time(void *user, const ax_pipe_stage *stage, ax_pipe_task task, ax_pipe_piece piece,
+                        const ax_pipe_counts *done)
 {
-    return i < s->stage.micro_batches * s->stage.chunks && s->input[kind][i] >= 0 && s->input[kind][i] <= t;
-}
-
-/* When stage s can begin its next task: *task, at the time that is returned; < 0: never, as things are. */
-static double next_begin(simulated *s, ax_pipe_task *task)
-{
-    ax_pipe_counts now = s->done;
-    double at[3] = {s->clock, -1, -1};
-    if (has_input(s, 0, now.forwards, 1e300))
-        at[1] = s->input[0][now.forwards];
-    if (has_input(s, 1, now.backwards, 1e300))
-        at[2] = s->input[1][now.backwards];
-    if (at[1] > at[2] && at[2] >= 0) { /* in order of time */
-        double later = at[1];
-        at[1] = at[2];
-        at[2] = later;
-    }
-    for (int i = 0; i < 3; i++) {
-        double t = at[i] < s->clock ? s->clock : at[i];
-        if (at[i] < 0)
-            continue;
-        now.activation = has_input(s, 0, now.forwards, t);
-        now.gradient = has_input(s, 1, now.backwards, t);
-        *task = ax_pipe_next(&s->stage, &now);
-        if (*task == AX_PIPE_FORWARD || *task == AX_PIPE_BACKWARD || *task == AX_PIPE_WEIGHTS)
-            return t;
-    }
-    return -1;
-}
-
-static ax_pipe_piece piece_of(const simulated *s, int kind, int64_t i)
-{
-    return kind ? ax_pipe_backward(&s->stage, s->stage.micro_batches, i)
-                : ax_pipe_forward(&s->stage, s->stage.micro_batches, i);
-}
-
-/* Sets the time at which the input of a forward or backward arrives. */
-static void set_arrival(simulated *s, int kind, ax_pipe_piece piece, double when)
-{
-    for (int64_t i = 0; i < s->stage.micro_batches * s->stage.chunks; i++) {
-        ax_pipe_piece at = piece_of(s, kind, i);
-        if (at.micro_batch == piece.micro_batch && at.chunk == piece.chunk)
-            s->input[kind][i] = when;
-    }
-}
-
-/* The output of a piece goes to the next part of the model, or to the one before it, or turns around. */
-static void pass_on(const plan *p, simulated *all, int s, int kind, ax_pipe_piece piece)
-{
-    int parts = p->stages * all->stage.chunks, part = piece.chunk * p->stages + s,
-        to = part + (kind ? -1 : 1);
-    double when = all[s].clock + (to == parts ? 0 : p->transfer);
-    if (to < 0)
-        return;
-    kind = to == parts ? 1 : kind;
-    to = to == parts ? part : to;
-    set_arrival(&all[to % p->stages], kind, (ax_pipe_piece){piece.micro_batch, to / p->stages}, when);
-}
-
-static void run_task(const plan *p, simulated *all, int s, ax_pipe_task task, double begin, outcome *out)
-{
-    simulated *me = &all[s];
-    int kind = task == AX_PIPE_FORWARD ? 0 : task == AX_PIPE_BACKWARD ? 1 : 2;
-    int64_t *count[] = {&me->done.forwards, &me->done.backwards, &me->done.weights};
-    ax_pipe_piece piece = piece_of(me, kind > 0, (*count[kind])++);
-    int64_t number = piece.micro_batch * me->stage.chunks + piece.chunk;
-    me->clock = begin + duration(p, s, number, kind);
-    if (kind == 1 && !me->stage.postpone) {
-        me->clock += duration(p, s, number, 2);
-        me->done.weights++;
-    }
+    const simulation *sim = user;
+    outcome *out = sim->out;
+    const int kind = task == AX_PIPE_FORWARD ? 0 : task == AX_PIPE_BACKWARD ? 1 : 2, s = stage->stage;
+    const int64_t number = piece.micro_batch * stage->chunks + piece.chunk;
     out->order[s][strlen(out->order[s])] = "FBW"[kind];
-    if (kind < 2)
-        pass_on(p, all, s, kind, piece);
-    out->most[s] = ax_max(out->most[s], me->done.forwards - me->done.backwards);
-    out->postponed[s] = ax_max(out->postponed[s], me->done.backwards - me->done.weights);
+    out->most[s] = ax_max(out->most[s], done->forwards - done->backwards);
+    out->postponed[s] = ax_max(out->postponed[s], done->backwards - done->weights);
+    return duration(sim->p, s, number, kind) +
+           (kind == 1 && !stage->postpone ? duration(sim->p, s, number, 2) : 0);
 }
 
-static void begin_step(const plan *p, simulated *all)
+static double message_time(void *user, int stage, bool gradient)
 {
-    for (int s = 0; s < p->stages; s++) {
-        all[s] = (simulated){.clock = 0};
-        all[s].stage = ax_pipe_stage_of(
-            &(ax_pipe_settings){
-                .schedule = p->schedule, .slack = p->slack, .postpone = p->postpone, .chunks = p->chunks},
-            p->stages, s, p->micro);
-        for (int64_t i = 0; i < PIECES; i++)
-            all[s].input[0][i] = all[s].input[1][i] = -1;
-    }
-    for (int64_t m = 0; m < p->micro; m++) /* tokens are there from the beginning */
-        set_arrival(&all[0], 0, (ax_pipe_piece){m, 0}, 0);
+    (void)stage, (void)gradient;
+    return ((const simulation *)user)->p->transfer;
 }
 
 /* Runs a step. False: no stage can go on. */
 static bool simulate(const plan *p, outcome *out)
 {
-    static simulated all[STAGES];
+    const ax_pipe_settings settings = {
+        .schedule = p->schedule, .slack = p->slack, .postpone = p->postpone, .chunks = p->chunks};
+    const ax_pipe_times times = {task_time, message_time, &(simulation){p, out}};
+    double ends[STAGES];
     memset(out, 0, sizeof *out);
-    begin_step(p, all);
-    for (;;) {
-        int best = -1;
-        double when = 0;
-        ax_pipe_task what = AX_PIPE_WAIT;
-        bool finished = true;
-        for (int s = 0; s < p->stages; s++) {
-            ax_pipe_task task;
-            finished = finished && all[s].done.weights == p->micro * all[s].stage.chunks;
-            double t = next_begin(&all[s], &task);
-            if (t >= 0 && (best < 0 || t < when)) {
-                best = s;
-                when = t;
-                what = task;
-            }
-        }
-        if (finished)
-            break;
-        if (best < 0)
-            return false;
-        run_task(p, all, best, what, when, out);
-    }
+    if (ax_pipe_simulate(&settings, p->stages, p->micro, &times, ends) != AX_OK)
+        return false;
     for (int s = 0; s < p->stages; s++)
-        out->time = out->time < all[s].clock ? all[s].clock : out->time;
+        out->time = fmax(out->time, ends[s]);
     return true;
 }
 

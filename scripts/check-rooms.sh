@@ -11,7 +11,7 @@ BEGIN {
     # room: the public headers it owns (default: ROOM.h)
     owns("base", "base json option philox runtime")
     owns("token", "tokenizer chat")
-    owns("dev", "dev kernels")
+    owns("dev", "dev kernels clock")
     owns("engine", "engine pipeline")
     # room: private headers that the rooms which may use it may include too
     lends("base", "memory")

@@ -33,6 +33,7 @@
 #include "axonn/tensor.h"   /* arrays split over ranks; memory of activations */
 
 /* For whoever writes a backend: of devices, or of communicators. */
+#include "axonn/clock.h"   /* the time of a planned run */
 #include "axonn/comm.h"    /* communicators */
 #include "axonn/dev.h"     /* devices, memory */
 #include "axonn/kernels.h" /* the kernels of a device, and their arguments */

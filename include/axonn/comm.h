@@ -126,6 +126,13 @@ AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
  * ranks agree about (a configuration, a grid, an error) is what rank 0 says, and no other rank shares its
  * machine. For plans of runs that have not started. */
 AX_MUST_CHECK ax_status ax_comm_alone_create(int size, ax_comm **out);
+/* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each, if the ranks of
+ * the world are numbered node by node. */
+typedef struct ax_comm_place {
+    int inner;   /* distance of the first two ranks in the world: how many ranks the axes inside have */
+    int in_node; /* the most ranks that are on one node */
+} ax_comm_place;
+ax_comm_place ax_comm_place_of(const ax_comm *comm, int ranks_per_node);
 /* Returns true for a communicator of a dry run, whose other ranks do not exist. */
 bool ax_comm_is_dry(const ax_comm *comm);
 /* Destroys a communicator that has no operation in flight. Collective along comm, unless the world has
@@ -320,6 +327,7 @@ struct ax_work {
     const char *name;      /* name of the collective, or kind of the message */
     ax_operand operand[2]; /* [operands]: the device memory of the operation, if a listener was told of it */
     int operands;
+    double ends; /* when the operation ends on the device's clock, if the device has one */
 };
 
 /* The arguments of the function `message` of ax_comm_ops. If `sends` is true, the message is sent to rank

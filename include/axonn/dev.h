@@ -173,9 +173,11 @@ typedef struct ax_device_event {
     const ax_operand *operand; /* [operands]: COPY, COLLECTIVE, MESSAGE, WAIT: the device memory that is read
                                   or written. (ax_device_event_operands also lists a kernel's.) */
     int operands;
-    ax_comm *comm;        /* COLLECTIVE, MESSAGE, WAIT */
+    ax_comm *comm; /* COLLECTIVE, MESSAGE, WAIT */
+    double *ends;  /* when the operation will end on the device's clock (clock.h). COLLECTIVE, MESSAGE: a
+                      clock writes it here; NULL: the operation is complete. WAIT: what it wrote */
     const char *activity; /* ACTIVITY: "kernel", "forward", "gather", … (ax_event) */
-    double begin, end;    /* ACTIVITY: ax_now; TIME: end - begin are the seconds of the kernel */
+    double begin, end;    /* ACTIVITY: ax_device_now; TIME: end - begin are the seconds of the kernel */
     int64_t value;        /* ACTIVITY: see ax_event */
 } ax_device_event;
 
@@ -196,6 +198,9 @@ void ax_device_listen(ax_device *dev, ax_listener *listener);
 void ax_device_unlisten(ax_device *dev, ax_listener *listener);
 /* Tells the listeners of an event. For the code that makes events; it first asks dev->heard. */
 void ax_device_tell(const ax_device *dev, const ax_device_event *event);
+
+/* Returns the time in seconds: on the device's own clock if it has one, else ax_now. dev NULL: ax_now. */
+double ax_device_now(const ax_device *dev);
 
 /* Enclose an activity of the launching thread: ax_activity_begin returns the time, or 0 if no listener wants
  * activities; ax_activity_end tells the listeners. `activity`, `name` and `value` are those of an ax_event.
@@ -327,6 +332,7 @@ struct ax_device {
                                   opened; NULL afterwards */
     ax_listener *listener;     /* the first listener, or NULL */
     unsigned heard;            /* the kinds of events that the listeners want */
+    const double *now;         /* the time on the device's own clock (clock.h), or NULL: it has none */
     struct {
         int first, n;
         ax_kernel kernel[AX_EVENTS / 2];

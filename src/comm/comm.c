@@ -47,14 +47,16 @@ void ax_comm_expose(ax_comm *comm, const ax_device *dev, const char *activity, c
 {
     if (!comm || comm->size == 1)
         return;
-    comm->traffic.exposed += ax_now() - begin;
+    comm->traffic.exposed += ax_device_now(dev) - begin;
     if (dev)
         ax_activity_end(dev, activity, name, begin, 0);
 }
 
-void ax_comm_started(const ax_device *dev, const ax_device_event *event, ax_work *work)
+void ax_comm_started(const ax_device *dev, ax_device_event *event, ax_work *work)
 {
+    event->ends = work ? &work->ends : NULL;
     if (work) {
+        work->ends = 0;
         work->comm = event->comm;
         work->dev = dev;
         work->name = event->name;
@@ -139,13 +141,13 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     }
     const ax_device *dev = stream ? stream->dev : NULL;
     ax_operand operand[2];
-    const ax_device_event event = {AX_ON_COLLECTIVE, .name = ax_coll_name(args->coll),
-                                   .args = args,     .operand = operand,
-                                   .operands = 2,    .comm = comm};
+    ax_device_event event = {AX_ON_COLLECTIVE, .name = ax_coll_name(args->coll),
+                             .args = args,     .operand = operand,
+                             .operands = 2,    .comm = comm};
     ax_coll_operands(args, comm->size, operand);
     if (!comm->link)
         AX_TRY(finish_kernels(stream));
-    double begin = ax_now();
+    double begin = ax_device_now(dev);
     ax_status status = run(comm, stream, args, work);
     ax_comm_expose(comm, dev, "start", event.name, begin);
     ax_comm_started(dev, &event, *work);
@@ -208,10 +210,11 @@ ax_status ax_wait(ax_work **work)
         return AX_OK;
     ax_work was = *pending; /* a copy of the handle, because `wait` frees it */
     ax_status kernels = finish_kernels(was.stream);
-    double begin = ax_now();
+    double begin = ax_device_now(was.dev);
     if (was.dev)
-        ax_device_tell(was.dev, &(ax_device_event){AX_ON_WAIT, was.name, .operand = was.operand,
-                                                   .operands = was.operands, .comm = was.comm});
+        ax_device_tell(was.dev,
+                       &(ax_device_event){AX_ON_WAIT, was.name, .operand = was.operand,
+                                          .operands = was.operands, .ends = &was.ends, .comm = was.comm});
     ax_status status = pending->wait(pending);
     ax_comm_expose(was.comm, was.dev, "wait", was.name, begin);
     return status == AX_OK ? kernels : status;

@@ -17,6 +17,7 @@ typedef struct handle {
 typedef struct dry_comm {
     ax_comm comm;
     handle *handles;
+    int *ranks; /* [size]: numbers of the ranks in the world; NULL: this is the world */
     bool alone; /* of ax_comm_alone_create */
 } dry_comm;
 
@@ -100,12 +101,34 @@ static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)
 
 static ax_status create(int rank, int size, bool alone, ax_comm **out);
 
+static int world_rank(const dry_comm *dry, int rank) { return dry->ranks ? dry->ranks[rank] : rank; }
+
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
-    int rank = 0;
+    int rank = 0, *world;
     while (ranks[rank] != comm->rank)
         rank++;
-    return create(rank, n, dry_of(comm)->alone && !rank, out);
+    AX_TRY(ax_calloc((size_t)n, sizeof *world, &world));
+    for (int i = 0; i < n; i++)
+        world[i] = world_rank(dry_of(comm), ranks[i]);
+    ax_status status = create(rank, n, dry_of(comm)->alone && !rank, out);
+    if (status == AX_OK)
+        dry_of(*out)->ranks = world;
+    else
+        free(world);
+    return status;
+}
+
+ax_comm_place ax_comm_place_of(const ax_comm *comm, int ranks_per_node)
+{
+    const dry_comm *dry = comm->impl;
+    AX_ASSERT(ax_comm_is_dry(comm));
+    ax_comm_place p = {comm->size > 1 ? world_rank(dry, 1) - world_rank(dry, 0) : 1, 1};
+    for (int i = 1, n = 1; i < comm->size; i++) {
+        n = world_rank(dry, i) / ranks_per_node == world_rank(dry, i - 1) / ranks_per_node ? n + 1 : 1;
+        p.in_node = ax_max(p.in_node, n);
+    }
+    return p;
 }
 
 static void dry_abort(ax_comm *comm, ax_status status, const char *message)
@@ -121,6 +144,7 @@ static void dry_destroy(ax_comm *comm)
         next = dry->handles->next;
         free(dry->handles);
     }
+    free(dry->ranks);
     free(dry);
 }
 

@@ -300,7 +300,7 @@ ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n)
             return AX_OK;
         inner[i] = works[i]->inner ? works[i]->inner : works[i];
     }
-    double begin = ax_now();
+    double begin = ax_device_now(works[0]->dev);
     ax_status status = comm->ops->wait_some(comm, inner, n);
     ax_comm_expose(comm, works[0]->dev, "wait", "message", begin);
     return status;

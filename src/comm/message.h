@@ -7,8 +7,8 @@
 #include "axonn/comm.h"
 
 /* Fills in the handle of an operation that has been started (`work`; NULL: it is complete), and tells the
- * listeners of `dev` (NULL: host memory) of the event. */
-void ax_comm_started(const ax_device *dev, const ax_device_event *event, ax_work *work);
+ * listeners of `dev` (NULL: host memory) of the event, whose member `ends` this sets. */
+void ax_comm_started(const ax_device *dev, ax_device_event *event, ax_work *work);
 
 /* Adds the seconds since `begin` to the exposed time of `comm`, and ends an activity of `dev` (NULL: host
  * memory): in this time the caller was blocked and could not compute. Does nothing if `comm` has one rank, or

@@ -326,14 +326,15 @@ static ax_status launch(ax_stream *stream, ax_kernel kernel, const void *args)
     return stream->dev->replay ? ax_replay_launch(stream, kernel, args) : ax_device_run(stream, kernel, args);
 }
 
-/* Launches a kernel and waits for it, so that the host's clock times the kernel and not only the launch. */
-static ax_status launch_waiting(ax_stream *stream, ax_kernel kernel, const void *args)
+/* Launches a kernel, which listeners were told of at time `begin`, and waits for it, so that the host's clock
+ * times the kernel and not only the launch. */
+static ax_status launch_waiting(ax_stream *stream, ax_kernel kernel, const void *args, double begin)
 {
     const ax_device *dev = stream->dev;
-    const double cpu = ax_cpu_now(), begin = ax_now();
+    const double cpu = ax_cpu_now();
     AX_TRY(launch(stream, kernel, args));
     AX_TRY(ax_stream_wait(stream));
-    const double end = ax_now();
+    const double end = ax_device_now(dev);
     ax_device_tell(dev, &(ax_device_event){AX_ON_TIME, .kernel = kernel, .begin = begin, .end = end});
     ax_activity_end(dev, "kernel", ax_kernel_name(kernel), begin, (int64_t)((ax_cpu_now() - cpu) * 1e9));
     return AX_OK;
@@ -345,12 +346,14 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     AX_TRY(ax_kernel_check(kernel, args));
     if (!dev->heard)
         return launch(stream, kernel, args);
+    const bool times = dev->heard & AX_ON_TIME,
+               waits = dev->heard & AX_ON_ACTIVITY || (times && !dev->ops.event_record);
+    const double begin = waits ? ax_device_now(dev) : 0;
     ax_device_tell(dev, &(ax_device_event){AX_ON_KERNEL, .name = ax_kernel_name(kernel), .kernel = kernel,
                                            .args = args});
-    const bool traced = dev->heard & AX_ON_ACTIVITY, timed = dev->heard & AX_ON_TIME;
-    return timed && dev->ops.event_record && !traced ? run_timed(stream, kernel, args)
-           : timed || traced                         ? launch_waiting(stream, kernel, args)
-                                                     : launch(stream, kernel, args);
+    return waits   ? launch_waiting(stream, kernel, args, begin)
+           : times ? run_timed(stream, kernel, args)
+                   : launch(stream, kernel, args);
 }
 
 ax_status ax_stream_wait(ax_stream *stream)

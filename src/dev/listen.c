@@ -52,14 +52,19 @@ void ax_device_tell_copy(const ax_device *dev, const void *at, size_t bytes, ax_
                        &(ax_device_event){AX_ON_COPY, .name = "copy", .operand = &operand, .operands = 1});
 }
 
-double ax_activity_begin(const ax_device *dev) { return dev->heard & AX_ON_ACTIVITY ? ax_now() : 0; }
+double ax_device_now(const ax_device *dev) { return dev && dev->now ? *dev->now : ax_now(); }
+
+double ax_activity_begin(const ax_device *dev)
+{
+    return dev->heard & AX_ON_ACTIVITY ? ax_device_now(dev) : 0;
+}
 
 void ax_activity_end(const ax_device *dev, const char *activity, const char *name, double begin,
                      int64_t value)
 {
     if (dev->heard & AX_ON_ACTIVITY)
         ax_device_tell(dev, &(ax_device_event){AX_ON_ACTIVITY, .name = name, .activity = activity,
-                                               .begin = begin, .end = ax_now(), .value = value});
+                                               .begin = begin, .end = ax_device_now(dev), .value = value});
 }
 
 /* ---- listeners of this room ---------------------------------------------------------------------- */

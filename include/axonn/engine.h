@@ -5,6 +5,7 @@
 #ifndef AXONN_ENGINE_H
 #define AXONN_ENGINE_H
 
+#include "axonn/clock.h"
 #include "axonn/data.h"
 #include "axonn/model.h"
 #include "axonn/optim.h"
@@ -65,6 +66,65 @@ AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, co
                                             const char *device, int threads, ax_dtype compute,
                                             ax_engine_plan *out);
 void ax_engine_plan_fini(ax_engine_plan *plan);
+
+/* ---- the time of a planned step ---- */
+
+/* Micro-batches of a step that may differ in time. Transfers in flight pass from one to the next, so the
+ * second is not like those after it. */
+typedef enum ax_step_part {
+    AX_STEP_FIRST,
+    AX_STEP_SECOND,
+    AX_STEP_MIDDLE, /* the third and all after it but the last */
+    AX_STEP_LAST,
+    AX_STEP_PARTS
+} ax_step_part;
+/* Returns which of them micro-batch `index` of `of` is. */
+ax_step_part ax_step_part_of(int64_t index, int64_t of);
+
+/* How long the tasks of a micro-batch take in one chunk: of[AX_PIPE_FORWARD], of[AX_PIPE_BACKWARD],
+ * of[AX_PIPE_WEIGHTS]. */
+typedef struct ax_piece_seconds {
+    double of[AX_PIPE_DONE];
+} ax_piece_seconds;
+
+typedef struct ax_axes_seconds {
+    char axes[AX_AXISSET_TEXT];
+    double seconds;
+} ax_axes_seconds;
+
+/* How long a rank of a pipeline stage works in a step, in seconds. */
+typedef struct ax_stage_times {
+    int chunks;
+    ax_piece_seconds *task; /* [AX_STEP_PARTS, chunks]; 0 for parts that a step of few micro-batches lacks */
+    double message[2]; /* an activation, and a gradient, on its way to the next stage (ax_message_kind) */
+    double end;        /* beginning and end of a step: clearing, reductions, norm, update */
+    double computed;   /* all kernels of a step */
+    ax_axes_seconds *exposed; /* [n_exposed]: for each set of axes, how long the rank waits for collectives */
+    int n_exposed;
+} ax_stage_times;
+
+/* Replays a step of this rank of `grid` over `world`, as ax_engine_plan_make does, in the memory of its
+ * `plan`, on a clock with these prices (clock.h). Adds the activities of the step to `ring` (NULL: to none).
+ * The times are those of the rank alone: it neither waits for other ranks of its stage nor for other stages.
+ * The caller releases *out with ax_stage_times_fini. AX_ERR_USAGE if the options have no optimizer; errors of
+ * the prices. Not collective. */
+AX_MUST_CHECK ax_status ax_stage_times_make(const ax_engine_options *options, const ax_engine_plan *plan,
+                                            const ax_comm *world, ax_grid_size grid,
+                                            const ax_parallel *parallel, ax_dtype compute,
+                                            const ax_prices *prices, ax_event_ring *ring,
+                                            ax_stage_times *out);
+void ax_stage_times_fini(ax_stage_times *times);
+
+/* The time of a step, in seconds. */
+typedef struct ax_step_time {
+    double seconds;
+    double bubble; /* how long a stage waits for messages of others, mean over the stages */
+} ax_step_time;
+
+/* Runs the schedule of a pipeline on the times of its stages (ax_pipe_simulate). The end of a step begins
+ * when all stages have done their tasks. */
+AX_MUST_CHECK ax_status ax_step_time_make(const ax_pipe_settings *settings, int stages, int64_t micro_batches,
+                                          const ax_stage_times *stage, ax_step_time *out);
 
 /* Creates an engine and allocates its memory. The weights are undefined until ax_param_set_init or a
  * checkpoint sets them. If `plan` is NULL, the activation memory (ax_frame) has `frame_bytes` bytes, and each

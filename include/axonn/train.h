@@ -78,6 +78,13 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
 /* Plans the engine of the rank of pipeline stage `stage` (0, ...) that needs the most memory: the one with
  * coordinate 0 along all other axes. The caller releases *out with ax_engine_plan_fini. Not collective. */
 AX_MUST_CHECK ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_plan *out);
+/* Plans how long a step takes with these prices (clock.h). Each pipeline stage is planned as by
+ * ax_trainer_plan_stage, whose rank is replayed (ax_stage_times_make). times[i] gets the times of stage i,
+ * which the caller releases with ax_stage_times_fini, *out those of the step. ring[i] (`ring` NULL: none)
+ * gets the activities of stage i. Not collective. */
+AX_MUST_CHECK ax_status ax_trainer_time_step(const ax_trainer *trainer, const ax_prices *prices,
+                                             ax_event_ring *const ring[], ax_stage_times *times,
+                                             ax_step_time *out);
 /* Creates the context and the engine that the trainer's plan describes, and sets the initial weights. The
  * caller owns *ctx and *engine, also after an error, and destroys them before the trainer. Collective along
  * world. */

@@ -14,16 +14,24 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
-/* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches, one chunk after the other. */
-static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
+ax_status engine_dry_micro_batch(ax_engine *e, int64_t index, int64_t of, ax_piece_seconds *times)
 {
+    static const struct {
+        ax_pipe_task task;
+        ax_status (*run)(void *engine, ax_pipe_piece piece, int index);
+    } tasks[] = {{AX_PIPE_FORWARD, engine_start_piece},
+                 {AX_PIPE_BACKWARD, engine_end_piece},
+                 {AX_PIPE_WEIGHTS, engine_add_weight_grads}};
+    const size_t n = engine_postpones(e) ? 3 : 2;
     e->reading = (engine_reading){.read = ax_rows_none, .rows = of * e->rows, .targets = 1};
     AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
     for (int chunk = 0; chunk < engine_chunks(e); chunk++) {
-        AX_TRY(engine_start_piece(e, (ax_pipe_piece){index, chunk}, 0));
-        AX_TRY(engine_end_piece(e, (ax_pipe_piece){index, chunk}, 0));
-        if (engine_postpones(e))
-            AX_TRY(engine_add_weight_grads(e, (ax_pipe_piece){index, chunk}, 0));
+        for (size_t i = 0; i < n; i++) {
+            const double begin = ax_device_now(e->ctx->dev);
+            AX_TRY(tasks[i].run(e, (ax_pipe_piece){index, chunk}, 0));
+            if (times)
+                times[chunk].of[tasks[i].task] = ax_device_now(e->ctx->dev) - begin;
+        }
     }
     return ax_pipeline_end(e->pipeline);
 }
@@ -88,20 +96,20 @@ static ax_status dry_run_tasks(ax_engine *e, int64_t *sent)
     e->options.global_batch = n * e->rows;
     add_sent(e, several ? -1 : 0, sent);
     AX_TRY(engine_begin_step(e));
-    AX_TRY(dry_run_micro_batch(e, 0, n));
+    AX_TRY(engine_dry_micro_batch(e, 0, n, NULL));
     add_sent(e, several ? 1 : 0, sent);
     AX_TRY(dry_run_evaluations(e));
     ax_frame_forget(e->slot[0].frame);
     add_sent(e, -middle, sent);
     if (middle) {
-        AX_TRY(dry_run_micro_batch(e, 1, n));
+        AX_TRY(engine_dry_micro_batch(e, 1, n, NULL));
         ax_frame_forget(e->slot[0].frame);
     }
     add_sent(e, middle, sent);
     add_sent(e, -1, sent);
     if (!several)
         AX_TRY(engine_begin_step(e));
-    AX_TRY(dry_run_micro_batch(e, n - 1, n));
+    AX_TRY(engine_dry_micro_batch(e, n - 1, n, NULL));
     AX_TRY(engine_end_step(e, 1, &(ax_hyper){.step = 1}));
     add_sent(e, 1, sent);
     return dry_run_evaluations(e);

@@ -147,6 +147,12 @@ ax_status engine_eval_piece(void *engine, ax_pipe_piece piece, int index);
  * the engine's host memory. */
 ax_status engine_take_scores(ax_engine *e, int64_t micro_batch);
 
+/* ---- engine_plan.c ------------------------------------------------------------------------------- */
+
+/* Runs the tasks of micro-batch `index` of a dry step that has `of` micro-batches, one chunk after the other.
+ * times[chunk] gets their seconds, if the device has a clock; NULL: they are not wanted. */
+ax_status engine_dry_micro_batch(ax_engine *e, int64_t index, int64_t of, ax_piece_seconds *times);
+
 /* ---- engine.c: the beginning and the end of a step ----------------------------------------------- */
 
 ax_status engine_begin_step(ax_engine *e);

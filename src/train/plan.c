@@ -87,23 +87,59 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
-                              ax_engine_plan *out)
+/* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. */
+static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_comm **out)
 {
-    const ax_grid_size size = plan->grid;
-    const int ranks = ax_comm_size(plan->ranks), pipe = size.of[AX_PIPE];
+    const int pipe = plan->grid.of[AX_PIPE];
+    *out = NULL;
     int rank = stage; /* axes before pipe in the default order are the inner ones */
-    ax_comm *world;
-    *out = (ax_engine_plan){0};
     AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
              "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
     for (int a = 0; a < AX_PIPE; a++)
-        rank *= ax_grid_size_along(size, (ax_axis)a);
-    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
-    ax_status status = ax_engine_plan_make(options, world, size, &plan->parallel, plan->config->device,
+        rank *= ax_grid_size_along(plan->grid, (ax_axis)a);
+    return ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
+}
+
+ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
+                              ax_engine_plan *out)
+{
+    ax_comm *world;
+    *out = (ax_engine_plan){0};
+    AX_TRY(create_stage_world(plan, stage, &world));
+    ax_status status = ax_engine_plan_make(options, world, plan->grid, &plan->parallel, plan->config->device,
                                            plan->threads.count, plan->compute, out);
     ax_comm_destroy(&world);
     return status;
+}
+
+/* Replays a step of a stage's rank on a clock. */
+static ax_status time_stage(const ax_train_plan *p, int stage, const ax_prices *prices, ax_event_ring *ring,
+                            ax_stage_times *out)
+{
+    ax_engine_plan plan;
+    ax_comm *world;
+    ax_parallel parallel = p->parallel;
+    AX_TRY(ax_offload_resolve(p->config->device, &parallel.offload));
+    AX_TRY(ax_train_plan_stage(p, &p->options, stage, &plan));
+    ax_status status = create_stage_world(p, stage, &world);
+    if (status == AX_OK)
+        status =
+            ax_stage_times_make(&p->options, &plan, world, p->grid, &parallel, p->compute, prices, ring, out);
+    ax_comm_destroy(&world);
+    ax_engine_plan_fini(&plan);
+    return status;
+}
+
+ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices, ax_event_ring *const ring[],
+                             ax_stage_times *times, ax_step_time *out)
+{
+    const int stages = plan->grid.of[AX_PIPE];
+    const int64_t rows =
+        plan->options.micro_batch * ax_strategy_ranks(plan->parallel.strategy, AX_ROLE_BATCH, plan->grid);
+    memset(times, 0, (size_t)stages * sizeof *times);
+    for (int s = 0; s < stages; s++)
+        AX_TRY(time_stage(plan, s, prices, ring ? ring[s] : NULL, &times[s]));
+    return ax_step_time_make(&plan->parallel.pipe, stages, plan->options.global_batch / rows, times, out);
 }
 
 void ax_train_plan_fini(ax_train_plan *plan)

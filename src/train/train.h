@@ -229,6 +229,9 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan);
  * other options. */
 ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
                               ax_engine_plan *out);
+/* ax_trainer_time_step of a plan. */
+ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices, ax_event_ring *const ring[],
+                             ax_stage_times *times, ax_step_time *out);
 void ax_train_plan_fini(ax_train_plan *plan);
 /* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */
 ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out);

@@ -44,6 +44,12 @@ ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_
     return ax_train_plan_stage(p, &p->options, stage, out);
 }
 
+ax_status ax_trainer_time_step(const ax_trainer *trainer, const ax_prices *prices,
+                               ax_event_ring *const ring[], ax_stage_times *times, ax_step_time *out)
+{
+    return ax_train_time_step(&trainer->run.plan, prices, ring, times, out);
+}
+
 static ax_status create_engine(const ax_train_plan *plan, ax_ctx **ctx, ax_engine **engine)
 {
     AX_TRY(ax_train_open_device(plan, ctx));

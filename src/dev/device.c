@@ -326,17 +326,19 @@ static ax_status launch(ax_stream *stream, ax_kernel kernel, const void *args)
     return stream->dev->replay ? ax_replay_launch(stream, kernel, args) : ax_device_run(stream, kernel, args);
 }
 
-/* Launches a kernel, which listeners were told of at time `begin`, and waits for it, so that the host's clock
- * times the kernel and not only the launch. */
-static ax_status launch_waiting(ax_stream *stream, ax_kernel kernel, const void *args, double begin)
+/* Launches a kernel and waits for it, so that the host's clock times the kernel and not only the launch. On
+ * the device's own clock, kernels run while listeners are told of them: since `told`. */
+static ax_status launch_waiting(ax_stream *stream, ax_kernel kernel, const void *args, double told)
 {
     const ax_device *dev = stream->dev;
-    const double cpu = ax_cpu_now();
+    const bool traced = dev->heard & AX_ON_ACTIVITY;
+    const double cpu = traced ? ax_cpu_now() : 0, begin = dev->now ? told : ax_now();
     AX_TRY(launch(stream, kernel, args));
     AX_TRY(ax_stream_wait(stream));
     const double end = ax_device_now(dev);
     ax_device_tell(dev, &(ax_device_event){AX_ON_TIME, .kernel = kernel, .begin = begin, .end = end});
-    ax_activity_end(dev, "kernel", ax_kernel_name(kernel), begin, (int64_t)((ax_cpu_now() - cpu) * 1e9));
+    if (traced)
+        ax_activity_end(dev, "kernel", ax_kernel_name(kernel), begin, (int64_t)((ax_cpu_now() - cpu) * 1e9));
     return AX_OK;
 }
 
@@ -346,12 +348,12 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     AX_TRY(ax_kernel_check(kernel, args));
     if (!dev->heard)
         return launch(stream, kernel, args);
-    const bool times = dev->heard & AX_ON_TIME,
-               waits = dev->heard & AX_ON_ACTIVITY || (times && !dev->ops.event_record);
-    const double begin = waits ? ax_device_now(dev) : 0;
+    const bool times = dev->heard & AX_ON_TIME;
+    const double told = dev->now ? *dev->now : 0;
     ax_device_tell(dev, &(ax_device_event){AX_ON_KERNEL, .name = ax_kernel_name(kernel), .kernel = kernel,
                                            .args = args});
-    return waits   ? launch_waiting(stream, kernel, args, begin)
+    return dev->heard & AX_ON_ACTIVITY || (times && !dev->ops.event_record)
+               ? launch_waiting(stream, kernel, args, told)
            : times ? run_timed(stream, kernel, args)
                    : launch(stream, kernel, args);
 }

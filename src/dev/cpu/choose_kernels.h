@@ -142,21 +142,24 @@ INLINE void score_heads(const key_choice *s, int64_t h, int n, float *const *to,
 }
 
 /* Scores the keys for a group of heads: the largest, over the heads, of a score minus the head's largest
- * score. NaN stays NaN. */
+ * score, which is at most 0. Infinity stands for NaN, which a difference of infinite scores is, too. */
 INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype type)
 {
     const int64_t first = s->lo - s->base, end = s->hi - s->base;
+    for (int64_t j = first; j < end; j += W)
+        vstore(s->score + j, vset(-INFINITY));
     for (int64_t h = h0; h < h0 + heads; h += HEADS_OF_CHOICE) {
         const int n = (int)ax_min(HEADS_OF_CHOICE, h0 + heads - h);
         score_heads(s, h, n, s->one, type);
         for (int r = 0; r < n; r++) {
             const float *one = s->one[r];
-            float most = -INFINITY;
-            for (int64_t j = first; j < end; j++)
-                most = one[j] > most ? one[j] : most;
-            for (int64_t j = first; j < end; j++) {
-                const float x = one[j] - most;
-                s->score[j] = h + r > h0 && !(x > s->score[j]) && x == x ? s->score[j] : x; /* keeps NaN */
+            vf most = vset(-INFINITY);
+            for (int64_t j = first; j < end; j += W)
+                most = vmax(vload(one + j), most);
+            most = vset(vhmax(most));
+            for (int64_t j = first; j < end; j += W) {
+                const vf x = vload(one + j) - most;
+                vstore(s->score + j, vmax(vless(x, vset(INFINITY), x, vset(INFINITY)), vload(s->score + j)));
             }
         }
     }

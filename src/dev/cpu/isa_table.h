@@ -1,8 +1,8 @@
 /* Each isa_*.c includes this file at its end. This file compiles the kernels for the instruction set of the
  * including file, and puts them into the table AX_ISA_TABLE, and those without products of matrices into the
  * table AX_ISA_VECTORS, unless the including file shares the table of another file (AX_SHARES_VECTORS). */
+#include "attention_few_kernels.h"
 #include "attention_grad_kernels.h"
-#include "attention_kernels.h"
 #include "few_kernels.h"
 #include "gemm_kernels.h"
 #include "gemv_kernels.h"

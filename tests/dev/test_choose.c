@@ -154,6 +154,117 @@ static void what_is_no_number_is_chosen(void **state)
     check_no_number("cpu");
 }
 
+/* More keys than a thread has scratch for the scores of several heads, or for a list of keys: three query
+ * heads together choose some, and attend to them. Scores are integers above LONG_LEAST. */
+enum { LONG = 500007, LONG_H = 3, LONG_D = 4, LONG_LEAST = -200, LONG_WANTED = LONG / 3 };
+static float kv[LONG * LONG_D], values[LONG * LONG_D], queries[LONG_H * LONG_D];
+static int64_t group_score[LONG];
+
+static int64_t score_of(int h, int64_t j)
+{
+    double sum = 0;
+    for (int i = 0; i < LONG_D; i++)
+        sum += (double)queries[h * LONG_D + i] * (double)kv[j * LONG_D + i];
+    return (int64_t)sum;
+}
+
+/* Fails unless the LONG_WANTED best keys have bits, of equal ones the first. */
+static void check_choice(const uint64_t *bits)
+{
+    static int64_t count[-LONG_LEAST + 1], most[LONG_H];
+    for (int h = 0; h < LONG_H; h++)
+        for (int64_t j = 0; j < LONG; j++)
+            most[h] = j && most[h] > score_of(h, j) ? most[h] : score_of(h, j);
+    for (int64_t j = 0; j < LONG; j++) {
+        group_score[j] = LONG_LEAST;
+        for (int h = 0; h < LONG_H; h++) {
+            const int64_t x = score_of(h, j) - most[h];
+            group_score[j] = x > group_score[j] ? x : group_score[j];
+        }
+        count[-group_score[j]]++;
+    }
+    int64_t last = 0,
+            left = LONG_WANTED; /* the score of the last key that is chosen; how many have it or less */
+    for (; count[last] < left; last++)
+        left -= count[last];
+    for (int64_t j = 0; j < LONG; j++) {
+        const bool chosen = group_score[j] > -last || (group_score[j] == -last && left-- > 0);
+        assert_int_equal(has(bits, j), chosen);
+    }
+}
+
+/* A sum of n terms in fp32 is off by at most n · 2^-24 of the sum of their sizes, here at most 4 times that
+ * of the weights: 0.04. Values rise with the position, so a piece that is left out changes more. */
+static void check_attention(const uint64_t *bits, const float *out)
+{
+    for (int h = 0; h < LONG_H; h++) {
+        double sum = 0, of[LONG_D] = {0};
+        for (int64_t j = 0; j < LONG; j++) {
+            const double weight = has(bits, j) ? exp(0.02 * (double)score_of(h, j)) : 0;
+            sum += weight;
+            for (int i = 0; i < LONG_D; i++)
+                of[i] += weight * (double)values[j * LONG_D + i];
+        }
+        for (int i = 0; i < LONG_D; i++)
+            assert_float_equal(out[h * LONG_D + i], of[i] / sum, 4 * LONG_WANTED * 0x1p-24f);
+    }
+}
+
+static void long_sequences_have_choices(void **state)
+{
+    static uint64_t bits[(LONG + 63) / 64];
+    float out[LONG_H * LONG_D];
+    ax_device *dev;
+    (void)state;
+    for (int64_t i = 0; i < LONG * LONG_D; i++)
+        kv[i] = (float)(i * 7919 % 1013 % 9) - 4, values[i] = 4 * (float)i / (LONG * LONG_D);
+    for (int64_t i = 0; i < LONG_H * LONG_D; i++)
+        queries[i] = (float)(i % 5) - 2;
+    assert_int_equal(ax_device_open("cpu", 2, &dev), AX_OK);
+    ax_stream stream = {dev, NULL};
+    assert_int_equal(ax_run_choose(&stream, &(ax_choose_args){.batch = 1,
+                                                              .q_len = 1,
+                                                              .kv_len = LONG,
+                                                              .q_offset = LONG - 1,
+                                                              .heads = LONG_H,
+                                                              .kv_heads = 1,
+                                                              .width = LONG_D,
+                                                              .q_ld = LONG_H * LONG_D,
+                                                              .q_step = LONG_D,
+                                                              .k_ld = LONG_D,
+                                                              .k_step = LONG_D,
+                                                              .k_batch_stride = LONG * LONG_D,
+                                                              .q = queries,
+                                                              .k = kv,
+                                                              .keys = LONG_WANTED,
+                                                              .chosen = bits,
+                                                              .dtype = AX_F32,
+                                                              .group = true}),
+                     AX_OK);
+    check_choice(bits);
+    assert_int_equal(ax_run_attention(&stream, &(ax_attention_args){.batch = 1,
+                                                                    .q_len = 1,
+                                                                    .kv_len = LONG,
+                                                                    .q_offset = LONG - 1,
+                                                                    .heads = LONG_H,
+                                                                    .kv_heads = 1,
+                                                                    .head_dim = LONG_D,
+                                                                    .q_ld = LONG_H * LONG_D,
+                                                                    .kv_ld = LONG_D,
+                                                                    .scale = 0.02,
+                                                                    .q = queries,
+                                                                    .k = kv,
+                                                                    .v = values,
+                                                                    .o = out,
+                                                                    .chosen = bits,
+                                                                    .choosers = 1,
+                                                                    .chosen_keys = LONG_WANTED,
+                                                                    .dtype = AX_F32}),
+                     AX_OK);
+    check_attention(bits, out);
+    ax_device_close(&dev);
+}
+
 /* A head with e elements and s keys, of which it reads K by D elements, in bf16: reading D·s + 2·K·e elements
  * of the cache and e² of the matrix, which is fp32, and of each operand its own bytes; a word for each 64
  * keys is written, and read. (Paper 2406.02542 counts D·s + 2·K·e + 2·e².) */
@@ -219,8 +330,8 @@ static void bytes_are_those_of_the_paper(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(choices_are_those_of_a_sort),
-                                       cmocka_unit_test(what_is_no_number_is_chosen),
-                                       cmocka_unit_test(bytes_are_those_of_the_paper)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices_are_those_of_a_sort), cmocka_unit_test(what_is_no_number_is_chosen),
+        cmocka_unit_test(long_sequences_have_choices), cmocka_unit_test(bytes_are_those_of_the_paper)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,16 +289,18 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
     for (int r = 0; r < n; r++)
         start_head(&h[r], a, b, first + r, i, type, &m[r], &l[r], &scratch);
     s.room = scratch_alloc(&scratch, W * ax_round_up(d, W) * 4);
-    const int64_t end = visible(&h->t, 0, &s.first);
-    s.keys = ax_max(0, end - s.first);
-    if (chosen && s.keys) {
-        s.list = (int32_t *)(void *)scratch;
-        s.keys = list_chosen(chosen, s.first, end, (int32_t *)(void *)scratch);
+    int32_t *list = (int32_t *)(void *)scratch;
+    int64_t lo, hi = visible(&h->t, 0, &lo), piece = chosen ? AX_CPU_LISTED : hi;
+    for (; lo < hi; lo += piece) {
+        const int64_t end = ax_min(lo + piece, hi);
+        s.first = chosen ? 0 : lo;
+        s.keys = chosen ? list_chosen(chosen, lo, end, list) : end - lo;
+        s.list = chosen ? list : NULL;
+        if (d % step)
+            attend_blocks(&s, type, false);
+        else
+            attend_blocks(&s, type, true);
     }
-    if (d % step)
-        attend_blocks(&s, type, false);
-    else
-        attend_blocks(&s, type, true);
     for (int r = 0; r < n; r++)
         attend_store(&h[r].t);
 }

@@ -86,8 +86,9 @@ typedef struct key_choice {
     const ax_choose_args *a;
     int64_t b, i, lo, hi;
     float *score;                /* [room]: element j - base is that of key j */
-    float *one[HEADS_OF_CHOICE]; /* [room]: scores of heads of a group */
-    int32_t *order;              /* [room]: ax_choose_order of the scores; INT_MIN where there is no key */
+    float *one[HEADS_OF_CHOICE]; /* [room]: scores of heads of a group, `ones` at a time */
+    int64_t ones;
+    int32_t *order; /* [room], the memory of `score`: its ax_choose_order; INT_MIN where there is no key */
     int64_t base, room; /* multiples of 64: the first key, and the number, of the keys in these arrays */
 } key_choice;
 
@@ -148,9 +149,9 @@ INLINE void score_group(const key_choice *s, int64_t h0, int64_t heads, vtype ty
     const int64_t first = s->lo - s->base, end = s->hi - s->base;
     for (int64_t j = first; j < end; j += W)
         vstore(s->score + j, vset(-INFINITY));
-    for (int64_t h = h0; h < h0 + heads; h += HEADS_OF_CHOICE) {
-        const int n = (int)ax_min(HEADS_OF_CHOICE, h0 + heads - h);
-        score_heads(s, h, n, s->one, type);
+    for (int64_t h = h0, n; h < h0 + heads; h += n) {
+        n = ax_min(s->ones, h0 + heads - h);
+        score_heads(s, h, (int)n, s->one, type);
         for (int r = 0; r < n; r++) {
             const float *one = s->one[r];
             vf most = vset(-INFINITY);
@@ -190,8 +191,11 @@ INLINE void order_scores(const key_choice *s, int32_t *low, int32_t *high)
 {
     int32_t least = INT_MAX, most = INT_MIN;
     for (int64_t j = 0; j < s->room; j += 64)
-        for (int n = 0; n < 64; n++)
-            s->order[j + n] = ax_choose_order(s->score[j + n]);
+        for (int n = 0; n < 64; n++) {
+            float x;
+            memcpy(&x, s->order + j + n, sizeof x);
+            s->order[j + n] = ax_choose_order(x);
+        }
     for (int64_t j = 0; j < s->lo - s->base; j++)
         s->order[j] = most;
     for (int64_t j = s->hi - s->base; j < s->room; j++)
@@ -257,10 +261,12 @@ INLINE void choose_item(const ax_choose_args *a, int64_t item, char *scratch, vt
     s.base = s.lo / 64 * 64;
     s.room = ax_round_up(s.hi - s.base, 64);
     s.score = (float *)(void *)scratch;
-    s.order = (int32_t *)(void *)(s.score + s.room + W); /* scores are written in whole vectors, which may end
-                                                            after the last key */
-    for (int64_t n = 0; n < HEADS_OF_CHOICE; n++)
-        s.one[n] = (float *)(void *)(s.order + s.room) + n * (s.room + W);
+    s.order = (int32_t *)(void *)scratch;
+    const int64_t row =
+        s.room + W; /* scores are written in whole vectors, which may end after the last key */
+    s.ones = ax_min(HEADS_OF_CHOICE, AX_CPU_SCRATCH / (row * (int64_t)sizeof(float)) - 1);
+    for (int64_t n = 0; n < s.ones; n++)
+        s.one[n] = s.score + (n + 1) * row;
     if (heads > 1)
         score_group(&s, c * heads, heads, type);
     else

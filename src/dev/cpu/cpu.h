@@ -216,8 +216,11 @@ typedef struct ax_cpu {
 
 enum {
     AX_CPU_SCRATCH = 7 << 20,            /* bytes of scratch per thread */
-    AX_CPU_LISTED = AX_CPU_SCRATCH / 32, /* most keys among which attention and choose have a choice */
-    AX_CPU_PARTIALS = 1024,              /* largest number of partial sums (doubles) of a reduction */
+    AX_CPU_LISTED = AX_CPU_SCRATCH / 32, /* among how many keys attention lists those chosen at a time */
+    /* The most keys among which choose chooses: it has 8 bytes of scratch for each, and a few hundred more.
+     */
+    AX_CPU_CHOICE = AX_CPU_SCRATCH / 8 - 128,
+    AX_CPU_PARTIALS = 1024, /* largest number of partial sums (doubles) of a reduction */
     /* embedding_grad with a 16-bit dtable: the most rows of dy that are taken at a time (ax_cpu_linked_rows),
      * and the most rows of dtable. With more the kernel runs on the reference backend. */
     AX_CPU_LINKS = AX_CPU_SCRATCH / 16

@@ -430,7 +430,7 @@ static int64_t keys_per_query(int64_t window, int64_t keys)
 static ax_status attention(ax_stream *stream, const void *args)
 {
     const ax_attention_args *a = args;
-    if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM || (a->chosen && a->kv_len > AX_CPU_LISTED))
+    if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention, args);
     bool few = ax_cpu_few_queries(a); /* as in generation; then a thread computes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
@@ -447,7 +447,7 @@ static ax_status choose(ax_stream *stream, const void *args)
 {
     const ax_choose_args *a = args;
     const int64_t items = a->batch * a->q_len * ax_choosers(a);
-    if (a->dtype == AX_F64 || a->width > AX_CPU_MAX_HEAD_DIM || a->kv_len > AX_CPU_LISTED)
+    if (a->dtype == AX_F64 || a->width > AX_CPU_MAX_HEAD_DIM || a->kv_len > AX_CPU_CHOICE)
         return run_ref(stream, AX_K_choose, args);
     return run_parts(stream, isa_kernel(stream, AX_K_choose), args, items, 1,
                      (double)(a->batch * a->q_len * a->heads) *

@@ -32,7 +32,8 @@ typedef struct measured {
     const args *a;
     const opened_model *m;
     bench_token_times t;
-    int64_t tokens; /* tokens generated per round */
+    bench_token_times full; /* with --keys: as `t`, with attention to all keys */
+    int64_t tokens;         /* tokens generated per round */
     int ranks;
 } measured;
 
@@ -40,6 +41,21 @@ static json_t *spread_json(const ax_spread *s, double unit)
 {
     return json_pack("{s:f, s:f, s:f}", "median", s->median * unit, "min", s->min * unit, "max",
                      s->max * unit);
+}
+
+/* The launches of attention to few keys, or to all. */
+static double attention_seconds(const bench_token_times *t)
+{
+    return t->kernel[AX_K_attention].seconds + t->kernel[AX_K_turn].seconds + t->kernel[AX_K_choose].seconds;
+}
+
+static bool reads_few_keys(const measured *r) { return r->a->keys.keys != NULL; }
+
+/* The time of attention per token, and its share of the token's. */
+static json_t *attention_json(const bench_token_times *t)
+{
+    return json_pack("{s:f, s:f, s:f}", "ms", attention_seconds(t) * 1e3, "share",
+                     attention_seconds(t) / t->token.mean, "token_ms", t->token.mean * 1e3);
 }
 
 static json_t *kernels_json(const bench_token_times *t)
@@ -66,7 +82,7 @@ static ax_status print_json(const measured *r)
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, "
         "s:f, s:f, s:o, "
         "s:o, "
-        "s:o, s:I, s:I, s:o, s:I, s:s, s:s?, s:I, s:f}",
+        "s:o, s:I, s:I, s:o, s:I, s:s, s:s?, s:I, s:f, s:o, s:o*}",
         "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * r->tokens, "median",
         t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "mean",
         t->token.mean * 1e3, "model", t->model, "precision", ax_dtype_name(r->m->ctx->compute), "grid",
@@ -79,7 +95,8 @@ static ax_status print_json(const measured *r)
         (json_int_t)ax_memory_total(&t->memory.planned), "mem_allocated", (json_int_t)t->memory.allocated,
         "mem_limit", t->memory.limit ? json_integer((json_int_t)t->memory.limit) : json_null(), "mem_held",
         (json_int_t)t->memory.held, "device", a->common.device, "isa", isa, "batch", (json_int_t)a->batch,
-        "top_p", a->top_p));
+        "top_p", a->top_p, "attention_of_token", attention_json(t), "full_attention_of_token",
+        reads_few_keys(r) ? attention_json(&r->full) : NULL));
 }
 
 /* Prints a time in milliseconds, with three significant digits; from 100 ms on, without decimals. */
@@ -132,9 +149,7 @@ static ax_status print_table(const measured *r)
                t->weights < (double)ax_cores_cache() ? ", which fit into the caches" : "", t->share.median,
                t->share.min, t->share.max);
     double matmuls = t->kernel[AX_K_gemm].seconds + t->kernel[AX_K_gemm_grouped].seconds;
-    double attention = t->kernel[AX_K_attention].seconds + t->kernel[AX_K_turn].seconds +
-                       t->kernel[AX_K_choose].seconds,
-           kernels = 0;
+    double attention = attention_seconds(t), kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
     printf("\n  per %-10s %8s %8s\n", step, "ms", "share");
@@ -143,6 +158,11 @@ static ax_status print_table(const measured *r)
     print_part("other kernels", kernels - matmuls - attention, t->token.mean);
     print_part("the rest", fmax(0, t->token.mean - kernels), t->token.mean);
     print_part("mean", t->token.mean, t->token.mean);
+    if (reads_few_keys(r)) {
+        printf("  with attention to all keys\n");
+        print_part("attention", attention_seconds(&r->full), r->full.token.mean);
+        print_part("mean", r->full.token.mean, r->full.token.mean);
+    }
     printf("\n%-14s ", "memory");
     bench_memory_print(&t->memory);
     return AX_OK;
@@ -168,12 +188,17 @@ static ax_status choose_tokens(const args *a, int64_t positions, int64_t *out)
     return AX_OK;
 }
 
-static ax_status measure(const args *a, const opened_model *m)
+/* With --keys, generates again with attention to all keys. */
+static ax_status measure(const args *a, opened_model *m)
 {
     measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
     AX_TRY(choose_tokens(a, ax_model_config_positions(&m->model.config), &r.tokens));
-    AX_TRY(bench_time_tokens(m->ctx, &m->model,
-                             &(bench_tokens){a->prompt, r.tokens, a->rounds, a->batch, a->top_p}, &r.t));
+    const bench_tokens what = {a->prompt, r.tokens, a->rounds, a->batch, a->top_p};
+    AX_TRY(bench_time_tokens(m->ctx, &m->model, &what, &r.t));
+    if (reads_few_keys(&r)) {
+        AX_TRY(ax_pretrained_read_keys(&m->model, &(ax_key_reading){NULL}));
+        AX_TRY(bench_time_tokens(m->ctx, &m->model, &what, &r.full));
+    }
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
 }
 
@@ -200,7 +225,9 @@ const cli_verb verb_bench_generate = {
         "threads therefore read the same weights as fast as they can (of as many experts as a token\n"
         "chooses). The ratio of the two rates, generation over reading, is the median over the rounds: 0.8\n"
         "and more is good; above 1, memory was slower during the reading than during the generation. On\n"
-        "several ranks the figures are those of rank 0.",
+        "several ranks the figures are those of rank 0. With --keys, as many rounds with attention to all\n"
+        "keys follow, and the share of attention (choices included) in the time of a token is given for\n"
+        "both.",
     .examples = "axonn bench generate path/to/gpt2 --precision bf16\n"
                 "axonn bench generate path/to/gpt2 --batch 16 --top-p 0.95\n"
                 "axonn bench generate runs/name --prompt 1000 --tokens 16\n"

@@ -69,6 +69,7 @@ static void keys_are_chosen(void **state)
                      0);
     assert_string_equal(out.data, full.data);
     assert_int_equal(shell(AXONN " bench generate " GOLDEN " --keys 0.25 --rounds 1 --tokens 4", &out), 0);
+    assert_contains(out.data, "with attention to all keys");
     /* A text alone chooses among more keys with each step, in memory that is planned once. */
     assert_int_equal(
         shell(

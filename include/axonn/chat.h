@@ -131,8 +131,9 @@ typedef struct ax_chat_text {
     /* An array of ax_text_part (tokenizer.h), one for each part of `text`. Their member `plain` is true for
      * texts of turns, their member `target` for texts that are targets of training. */
     ax_buf parts;
-    const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
-                              rendered the text, which must live until the text is encoded */
+    const ax_ids *guarded; /* [2], as ax_encode_parts takes them: ids of tokens that texts of turns cannot
+                              contain; owned by the ax_chat that rendered the text, which must live until the
+                              text is encoded */
     bool plain;            /* the turns were plain: no template wrote the text */
     ax_buf joined;         /* temporary memory of ax_chat_render */
     ax_ids part;           /* temporary memory of ax_chat_encode */

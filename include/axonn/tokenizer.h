@@ -118,18 +118,20 @@ AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t 
  * inside a UTF-8 character. */
 typedef struct ax_text_part {
     size_t end;
-    bool plain;  /* special tokens, and those of `guarded`, in the part are encoded as plain text */
+    bool plain;  /* special tokens, and those of guarded[0], in the part are encoded as plain text */
+    bool strict; /* of a plain part: so are those of guarded[1] */
     bool target; /* the part is a training target; only for the caller (ax_chat_text) */
 } ax_text_part;
 
 /* Encodes a text of n >= 1 parts; the last part ends with the text. Appends the ids to `out`, and to `part`,
  * for each id, the index of the part that holds the token's last byte. The text is encoded as a whole, as by
  * ax_encode with flags 0, with one exception: a special token is recognized only if no byte of it lies in a
- * plain part (ax_text_part.plain). `guarded` lists the ids of further tokens with the same rule; NULL: none.
+ * plain part (ax_text_part.plain). guarded[0] lists the ids of further tokens with the same rule, guarded[1]
+ * those of tokens without a byte in a strict part; NULL: none.
  * The index in `part` may be wrong only for tokens next to a character that no token stands for. Errors as
  * for ax_encode. */
 AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, const ax_text_part *parts,
-                                        size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);
+                                        size_t n, const ax_ids guarded[2], ax_ids *out, ax_ids *part);
 
 enum {
     AX_DECODE_SKIP_SPECIAL = 1, /* special tokens give no text */

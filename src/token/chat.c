@@ -69,7 +69,10 @@ ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind)
     if (!n)
         return AX_OK;
     AX_TRY(ax_buf_add(&out->text, text, n));
-    ax_text_part part = {.end = out->text.size, .plain = kind & CHAT_PLAIN, .target = kind & CHAT_TARGET};
+    ax_text_part part = {.end = out->text.size,
+                         .plain = kind & CHAT_PLAIN,
+                         .strict = kind & CHAT_STRICT,
+                         .target = kind & CHAT_TARGET};
     return ax_buf_add(&out->parts, &part, sizeof part);
 }
 
@@ -345,7 +348,7 @@ static ax_status need_template(const ax_chat *chat)
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
 {
     out->text.size = out->parts.size = 0;
-    out->guarded = &chat->guarded;
+    out->guarded = chat->guarded;
     out->plain = turns->plain && turns->n && !prompt;
     if (out->plain)
         return render_plain(chat, turns, out);
@@ -353,7 +356,7 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     if (chat->own && prompt)
         AX_TRY(check_last(turns));
     if (chat->own)
-        return chat_jinja_render(chat, turns, prompt, out);
+        return chat_jinja_render(chat, turns, prompt, true, out);
     AX_TRY(chat_check_tools(chat, turns));
     AX_CHECK(
         !has_system(turns) || chat->template->frame[AX_CHAT_SYSTEM].before, AX_ERR_DATA,

@@ -26,27 +26,14 @@ static int32_t find_token(const ax_tokenizer *tok, const char *name)
     return -1;
 }
 
-/* Adds to chat->guarded (ids of tokens that texts of turns cannot contain) the id of each of the n names that
- * is an added token of the tokenizer. The list of names may end earlier, with NULL. */
+/* Adds to chat->guarded[0] (ids of tokens that texts of turns cannot contain) the id of each of the n names
+ * that is an added token of the tokenizer. The list of names may end earlier, with NULL. */
 static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n && names[i]; i++) {
         int32_t id = find_token(chat->tok, names[i]);
         if (id >= 0)
-            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
-    }
-    return AX_OK;
-}
-
-/* Guards the added tokens that the model's own template writes. */
-static ax_status guard_own(ax_chat *chat)
-{
-    for (size_t i = 0; i < chat->tok->n_added; i++) {
-        const int32_t id = chat->tok->added[i].id;
-        const tok_piece *piece = &chat->tok->pieces[id];
-        if (piece->name_size &&
-            chat_jinja_writes(chat->own, chat->tok->bytes.data + piece->name, piece->name_size))
-            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
+            AX_TRY(ax_ids_add(&chat->guarded[0], &id, 1));
     }
     return AX_OK;
 }
@@ -55,7 +42,7 @@ static ax_status guard_tokens(ax_chat *chat)
 {
     const chat_template *t = chat->template;
     if (chat->own)
-        return guard_own(chat);
+        return chat_guard_markup(chat);
     if (!t)
         return AX_OK;
     AX_TRY(guard(chat, t->needs, AX_COUNT(t->needs)));
@@ -291,7 +278,8 @@ void ax_chat_destroy(ax_chat **chat)
         ax_buf_fini(&(*chat)->broken);
         chat_jinja_destroy(&(*chat)->own);
         free((*chat)->jinja);
-        ax_ids_fini(&(*chat)->guarded);
+        ax_ids_fini(&(*chat)->guarded[0]);
+        ax_ids_fini(&(*chat)->guarded[1]);
     }
     free(*chat);
     *chat = NULL;

@@ -313,48 +313,66 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
     return AX_OK;
 }
 
-/* Returns true if an answer that is learned says something. */
-static bool has_target(const ax_chat_turns *turns)
+/* What is known of each message, by its number. */
+typedef struct said {
+    size_t turn;                  /* counted from 1 */
+    bool answer, learned, speaks; /* speaks: the turn is not empty */
+    bool there, marked;           /* text of it stands in the output; {% generation %} marks some of it */
+} said;
+
+static ax_status list_messages(const ax_chat_turns *turns, const int32_t *number, size_t n, said **out)
 {
+    AX_TRY(ax_calloc(n + 1, sizeof **out, out));
     for (size_t i = 0; i < turns->n; i++) {
         const ax_chat_turn *turn = &turns->turn[i];
-        if (turn->role == AX_CHAT_ASSISTANT && !turn->unlearned &&
-            (turn->size || turn->calls || turn->reasoning_size))
-            return true;
+        if (turn->role != AX_CHAT_INPUT)
+            (*out)[number[i]] = (said){.turn = i + 1,
+                                       .answer = turn->role == AX_CHAT_ASSISTANT,
+                                       .learned = !turn->unlearned,
+                                       .speaks = turn->size || turn->calls || turn->reasoning_size};
     }
-    return false;
+    return AX_OK;
 }
 
-/* Returns true if the text has a part that {% generation %} marks. A block whose text becomes a value, such
- * as one in a macro, marks nothing. */
-static bool has_marks(const ax_jinja_text *text)
+/* Fails if the text of an answer that is to be learned stands in the output, and nothing of it is marked: the
+ * template marks some answers only. */
+static ax_status check_marked(said *message, size_t n, const ax_jinja_text *all)
 {
-    const ax_jinja_part *part = (const void *)text->parts.data;
-    for (size_t i = 0; i < text->n_parts; i++)
-        if (part[i].marked)
-            return true;
-    return false;
+    const ax_jinja_part *part = (const void *)all->parts.data;
+    for (size_t i = 0; i < all->n_parts; i++)
+        if (part[i].from > 0 && (size_t)part[i].from <= n) {
+            message[part[i].from].there = true;
+            message[part[i].from].marked |= part[i].marked;
+        }
+    for (size_t i = 1; i <= n; i++)
+        AX_CHECK(
+            !message[i].answer || !message[i].learned || !message[i].speaks || !message[i].there ||
+                message[i].marked,
+            AX_ERR_DATA,
+            "turn %zu: the model's chat_template marks answers with {%% generation %%}, but nothing of this "
+            "one: mark the turn \"weight\": 0 if it is not to be learned, or name a template with "
+            "--template (data.template)",
+            message[i].turn);
+    return AX_OK;
 }
 
 /* Finds the answers that {% generation %} marks. A block belongs to the turn whose text it has. */
-static ax_status find_marked(const ax_chat_turns *turns, const int32_t *number, const ax_jinja_text *all,
-                             ax_buf *answers)
+static ax_status find_marked(said *message, size_t n, const ax_jinja_text *all, ax_buf *answers)
 {
     const ax_jinja_part *part = (const void *)all->parts.data;
     bool all_learned = true;
-    for (size_t i = 0; i < turns->n; i++)
-        all_learned &= turns->turn[i].role != AX_CHAT_ASSISTANT || !turns->turn[i].unlearned;
+    for (size_t i = 1; i <= n; i++)
+        all_learned &= !message[i].answer || message[i].learned;
     for (size_t i = 0, begin = 0; i < all->n_parts;) {
         range one = {begin, begin};
         bool learned = all_learned, known = all_learned;
         const bool marked = part[i].marked;
         for (; i < all->n_parts && part[i].marked == marked; i++) {
             one.end = part[i].end;
-            for (size_t t = 0; t < turns->n && !known && part[i].from; t++)
-                if (number[t] == part[i].from) {
-                    known = true;
-                    learned = !turns->turn[t].unlearned;
-                }
+            if (!known && part[i].from > 0 && (size_t)part[i].from <= n) {
+                known = true;
+                learned = message[part[i].from].learned;
+            }
         }
         begin = one.end;
         if (marked && !known)
@@ -366,11 +384,19 @@ static ax_status find_marked(const ax_chat_turns *turns, const int32_t *number, 
         if (marked && learned)
             AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
-    return AX_OK;
+    return check_marked(message, n, all);
+}
+
+/* Returns the kind of text that comes from `from`. */
+static int kind_of(const said *message, size_t n, int32_t from)
+{
+    const bool answer = from > 0 && (size_t)from <= n && message[from].answer;
+    return from == AX_JINJA_TEMPLATE ? 0 : answer ? CHAT_PLAIN : CHAT_PLAIN | CHAT_STRICT;
 }
 
 /* Copies a text and its parts, which are targets where answers are. */
-static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, ax_chat_text *out)
+static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, const said *message,
+                            size_t n_messages, ax_chat_text *out)
 {
     const ax_jinja_part *part = (const void *)all->parts.data;
     const range *answer = (const void *)answers->data;
@@ -385,7 +411,7 @@ static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, ax_
         if (target && answer[k].end < end)
             end = answer[k].end;
         AX_TRY(chat_put(out, all->text.data + begin, end - begin,
-                        (part[i].from ? CHAT_PLAIN : 0) | (target ? CHAT_TARGET : 0)));
+                        kind_of(message, n_messages, part[i].from) | (target ? CHAT_TARGET : 0)));
         i += end == part[i].end;
         begin = end;
     }
@@ -393,26 +419,30 @@ static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, ax_
 }
 
 static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_turns *turns, bool prompt,
-                        const int32_t *number, const json_t *context, ax_chat_text *out)
+                        bool marks, const int32_t *number, const json_t *context, ax_chat_text *out)
 {
     ax_jinja_text *all = &own->work[0];
     ax_buf answers = {0};
+    said *message = NULL;
     const size_t n = json_array_size(json_object_get(context, "messages"));
-    const bool marks = ax_jinja_marks(own->tools && turns->tools ? own->tools : own->text);
-    ax_status status = write_first(own, context, n, prompt, all);
+    marks = marks && ax_jinja_marks(own->tools && turns->tools ? own->tools : own->text);
+    ax_status status = list_messages(turns, number, n, &message);
+    if (status == AX_OK)
+        status = write_first(own, context, n, prompt, all);
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK && !prompt)
-        status = marks && (has_marks(all) || !has_target(turns))
-                     ? find_marked(turns, number, all, &answers)
-                     : find_answers(tok, own, turns, number, context, all, &answers);
+        status = marks && !all->lost ? find_marked(message, n, all, &answers)
+                                     : find_answers(tok, own, turns, number, context, all, &answers);
     if (status == AX_OK)
-        status = take_parts(all, &answers, out);
+        status = take_parts(all, &answers, message, n, out);
     ax_buf_fini(&answers);
+    free(message);
     return status;
 }
 
-ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
+ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, bool marks,
+                            ax_chat_text *out)
 {
     json_t *context = NULL;
     int32_t *number;
@@ -421,7 +451,7 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
     AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
     ax_status status = make_context(&own, turns, number, &context);
     if (status == AX_OK)
-        status = render(chat->tok, &own, turns, prompt, number, context, out);
+        status = render(chat->tok, &own, turns, prompt, marks, number, context, out);
     for (size_t i = 0; i < AX_COUNT(own.work); i++)
         ax_jinja_text_fini(&own.work[i]);
     json_decref(context);
@@ -491,11 +521,6 @@ void chat_jinja_destroy(chat_jinja **jinja)
 }
 
 int32_t chat_jinja_end(const chat_jinja *own) { return own->end; }
-
-bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size)
-{
-    return ax_jinja_writes(own->text, text, size) || (own->tools && ax_jinja_writes(own->tools, text, size));
-}
 
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)
 {

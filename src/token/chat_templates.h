@@ -94,20 +94,21 @@ struct ax_chat {
     char name[AX_CHAT_NAME_BYTES];
     const chat_tools *tools; /* that of the template; NULL also if the tokenizer's own text writes none */
     const ax_tokenizer *tok;
-    ax_buf begin;   /* text for which CHAT_BEGIN stands */
-    ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
-    ax_buf origin;  /* how the template was chosen; empty: it was named */
-    ax_buf broken;  /* why the tokenizer's own template cannot be used; empty: it can */
-    char *jinja;    /* text of `own` */
+    ax_buf begin;      /* text for which CHAT_BEGIN stands */
+    ax_ids guarded[2]; /* ids of tokens, special or not, that no text of a turn can contain, and of those that
+                          only answers can contain */
+    ax_buf origin;     /* how the template was chosen; empty: it was named */
+    ax_buf broken;     /* why the tokenizer's own template cannot be used; empty: it can */
+    char *jinja;       /* text of `own` */
 };
 
 /* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
  * by the tokenizer's texts. NULL counts as the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
-/* Bits of the kind of a part: its tokens are targets of training; special and guarded tokens (chat->guarded)
- * in it are encoded as plain text. */
-enum { CHAT_TARGET = 1, CHAT_PLAIN = 2 };
+/* Bits of the kind of a part: its tokens are targets of training; special tokens, and those of
+ * chat->guarded[0], in it are encoded as plain text; those of chat->guarded[1] too. */
+enum { CHAT_TARGET = 1, CHAT_PLAIN = 2, CHAT_STRICT = 4 };
 
 /* Appends a part to a rendered conversation, unless its text is empty. */
 ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind);
@@ -141,18 +142,24 @@ ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_
  * text is not Jinja, or has what is not offered. */
 ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out);
 void chat_jinja_destroy(chat_jinja **jinja);
-/* As ax_chat_render. */
-ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out);
+/* As ax_chat_render, into an empty text. `marks`: blocks {% generation %} are the answers, if there are any.
+ */
+ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, bool marks,
+                            ax_chat_text *out);
 /* Returns the id of the token that ends an answer, or -1. */
 int32_t chat_jinja_end(const chat_jinja *own);
 /* Removes from the end of an answer what the template writes before that token. */
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
-/* Returns true if the template's own text has these bytes. */
-bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size);
 /* Appends the phrase of ax_chat_origin. */
 ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out);
 /* Returns a hash of the texts, which names the template in token files. */
 uint64_t chat_jinja_hash(const char *text, const char *tools);
+
+/* ---- tokens of the model's own template: chat_markup.c ------------------------------------------------ */
+
+/* Sets chat->guarded, which must be empty, for chat->own: to the added tokens that the template writes in
+ * sample conversations. */
+ax_status chat_guard_markup(ax_chat *chat);
 
 /* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
 void chat_forget_strings(ax_chat_turns *turns);

@@ -40,8 +40,8 @@ struct ax_encoder {
 
     /* The fields below belong to the current call of ax_encode_parts. */
     const ax_text_part *parts; /* NULL: the current call is one of ax_encode, without parts */
-    const ax_ids *guarded;     /* ids of further tokens, beside the special tokens, that are not recognized in
-                                  plain parts; NULL: none */
+    const ax_ids *guarded; /* [2]: ids of further tokens, beside the special tokens, that are not recognized
+                              in plain parts, and in strict parts; NULL: none */
     ax_ids *part_of;
     bounds now; /* where parts end in the text as it is now: given, normalized, or with spaces replaced */
     ax_buf ends[3], probe[2]; /* ends: memory of bounds.end for the given text, the normalized text, and the
@@ -105,22 +105,23 @@ static size_t part_at(const ax_encoder *e, const char *at)
     return low;
 }
 
-/* Returns true if the added token must not be recognized in plain parts: if it is special, or one of
- * e->guarded. */
-static bool is_guarded(const ax_encoder *e, const tok_added *a)
+static bool has_id(const ax_ids *ids, int32_t id)
 {
-    for (size_t i = 0; e->guarded && i < e->guarded->size; i++)
-        if (e->guarded->data[i] == a->id)
+    for (size_t i = 0; i < ids->size; i++)
+        if (ids->data[i] == id)
             return true;
-    return a->special;
+    return false;
 }
 
-/* Returns true if a byte of the text lies in a plain part (ax_text_part.plain). */
-static bool touches_plain(const ax_encoder *e, const char *text, size_t n)
+/* Returns true if the added token must not be recognized in this text, because a byte of it lies in a part
+ * that cannot have the token. */
+static bool is_refused(const ax_encoder *e, const tok_added *a, const char *text)
 {
-    size_t last = e->parts ? part_at(e, text + n - 1) : 0;
-    for (size_t i = e->parts ? part_at(e, text) : 1; i <= last; i++)
-        if (e->parts[i].plain)
+    const bool everywhere = a->special || (e->guarded && has_id(&e->guarded[0], a->id));
+    if (!e->parts || !(everywhere || (e->guarded && has_id(&e->guarded[1], a->id))))
+        return false;
+    for (size_t i = part_at(e, text), last = part_at(e, text + a->size - 1); i <= last; i++)
+        if (e->parts[i].plain && (everywhere || e->parts[i].strict))
             return true;
     return false;
 }
@@ -309,7 +310,7 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         *end = *at += a->size;
         if (((e->flags & AX_ENCODE_PLAIN) || e->tok->split_specials) && a->special)
             continue;
-        if (e->parts && is_guarded(e, a) && touches_plain(e, text + *begin, a->size)) {
+        if (is_refused(e, a, text + *begin)) {
             *at = *begin + 1; /* another token may begin inside this match */
             continue;
         }
@@ -387,7 +388,7 @@ ax_status ax_encode(ax_encoder *e, const char *text, size_t n, unsigned flags, a
 }
 
 ax_status ax_encode_parts(ax_encoder *e, const char *text, const ax_text_part *parts, size_t n,
-                          const ax_ids *guarded, ax_ids *out, ax_ids *part)
+                          const ax_ids guarded[2], ax_ids *out, ax_ids *part)
 {
     for (size_t i = 0; i < AX_COUNT(e->ends); i++) {
         e->ends[i].size = 0;

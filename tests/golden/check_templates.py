@@ -1,10 +1,11 @@
 """Compares the ids that axonn and transformers give to conversations by chat templates of released models.
 
-    python3 tests/golden/check_templates.py build/libaxonn.so TEMPLATE.jinja ... [N]
+    python3 tests/golden/check_templates.py build/libaxonn.so [--unmarked] TEMPLATE.jinja ... [N]
 
 The texts of the templates are not in this tree: packages trl and unsloth (PyPI) and the source of llama-cpp-python have
 them. For each, N conversations (50) with and without a prompt for an answer: ids must be equal, or both programs refuse. Of
-templates with {% generation %} also the masks."""
+templates with {% generation %} also the masks; with --unmarked axonn gets the text without these tags, and must find the
+answers by itself."""
 import ctypes
 import datetime
 import json
@@ -15,7 +16,7 @@ import sys
 import tempfile
 
 os.environ["SOURCE_DATE_EPOCH"] = "1753315200"
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
@@ -109,12 +110,36 @@ def make_tokenizer(template):
     marks = set(re.findall(r"<[|｜][^<>\s'\"{}]{1,40}[|｜]>|\[/?[A-Z_]{2,20}\]|</?[a-z_]{2,24}>|<\|[a-z]+|<(?:start|end)_of_turn>", template))
     marks |= {f"<|{r}|>" for r in ("user", "assistant", "system", "tool", "end")} | {"<s>", "</s>"}
     tok.add_special_tokens(sorted(m for m in marks if "think" not in m and not m.startswith("<|") or m.endswith("|>")))
+    tok.add_tokens(sorted(m for m in marks if "think" in m and not m.startswith("<|")) + [AddedToken(s, normalized=False) for s in ("\n\n", "  ")])
     return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", chat_template=template)
 
 
 def reference(fast, r, prompt, masks=False):
     return fast.apply_chat_template(r["messages"], tools=r.get("tools"), add_generation_prompt=prompt, tokenize=True,
                                     return_dict=True, return_assistant_tokens_mask=masks)
+
+
+def common(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def forget_prompts(fast, r, want):
+    """Takes what the prompt for an answer has out of a mask: where marks begin is the choice of who puts them."""
+    def write(messages, prompt=False):
+        return fast.apply_chat_template(messages, tools=r.get("tools"), add_generation_prompt=prompt, tokenize=False)
+
+    messages, text, mask = r["messages"], write(r["messages"]), want["assistant_masks"]
+    ends = [end for _, end in fast(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]]
+    for k, m in enumerate(messages):
+        if m["role"] == "assistant" and k:
+            prompt = write(messages[:k], True)
+            end = common(prompt, text)
+            while end < len(prompt) and end and text[end - 1] not in ">\n":
+                end -= 1  # the answer begins as the rest of the prompt does
+            at = sum(e <= end for e in ends)
+            while at and mask[at - 1]:
+                at -= 1
+                mask[at] = 0
 
 
 def outcome(function):
@@ -124,17 +149,20 @@ def outcome(function):
         return None, f"{type(error).__name__}: {error}"
 
 
-def check(library, path, n):
+def check(library, path, n, unmarked):
     with open(path, encoding="utf-8") as f:
         template = f.read()
     rng, fast = random.Random(1), make_tokenizer(template)
     with tempfile.TemporaryDirectory() as folder:
         fast.save_pretrained(folder)
+        if unmarked:
+            with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as f:
+                f.write(re.sub(r"\{%(-?)\s*(?:end)?generation\s*(-?)%\}", r"{%\1 if true \2%}{%\1 endif \2%}", template))
         ours, why = outcome(lambda: Axonn(library, folder))
     if not ours:
         return {"other": [why]}
     equal = refused = untold = masks = 0
-    other, wrong_masks, reasons = [], [], {}
+    other, wrong_masks, reasons, runs = [], [], {}, {}
     has_masks = re.search(r"\{%-?\s*generation", template)
     for number in range(n):
         r = record(rng, number)
@@ -145,10 +173,12 @@ def check(library, path, n):
         for prompt in (False, True):
             if prompt and last == "assistant":
                 continue
+            told = True
             want, theirs = outcome(lambda: reference(fast, r, prompt, bool(has_masks)))
             got, mine = outcome(lambda: ours.encode(r, prompt))
             if not got and "cannot be told" in mine:
                 untold += 1
+                told = False
                 why_untold = mine.split("cannot be told, because the model's chat_template ")[1].split(":")[0]
                 reasons[why_untold] = reasons.get(why_untold, 0) + 1
                 unlearned = [dict(m, weight=0) if m["role"] == "assistant" else m for m in r["messages"]]
@@ -157,23 +187,31 @@ def check(library, path, n):
                 refused += 1
             elif want and got and want["input_ids"] == got[0]:
                 equal += 1
-                if has_masks and not prompt:
+                if has_masks and not prompt and told:
+                    if unmarked:
+                        forget_prompts(fast, r, want)
                     masks += want["assistant_masks"] == got[1]
                     if want["assistant_masks"] != got[1]:
                         wrong_masks.append(number)
+                        for how, mine, theirs in (("+", got[1], want["assistant_masks"]), ("-", want["assistant_masks"], got[1])):
+                            for run in re.finditer("1+", "".join("1" if a and not b else "0" for a, b in zip(mine, theirs))):
+                                text = how + fast.decode(got[0][run.start():run.end()])
+                                runs[text] = runs.get(text, 0) + 1
             else:
                 other.append(f"{number} {prompt}: transformers {theirs or 'writes'}; axonn {mine or 'writes'}"
                              + ("\n" + repr(fast.decode(want["input_ids"])) + "\n" + repr(fast.decode(got[0])) if want and got else ""))
     return {"equal": equal, "refused": refused, "untold": untold, "masks": masks, "wrong_masks": wrong_masks, "other": other, "reasons": reasons,
-            "name": ours.name}
+            "name": ours.name, "runs": dict(sorted(runs.items(), key=lambda x: -x[1])[:5])}
 
 
 def main():
     library, paths = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    unmarked = paths[0] == "--unmarked"
+    paths = paths[unmarked:]
     n = int(paths.pop()) if paths[-1].isdigit() else 50
     good = 0
     for path in paths:
-        result = check(library, path, n)
+        result = check(library, path, n, unmarked)
         good += not result["other"]
         shown = {k: v for k, v in result.items() if k != "other"}
         print("ok " if not result["other"] else "NOT", os.path.basename(path), shown, *[o[:1500] for o in result["other"][:1]], flush=True)

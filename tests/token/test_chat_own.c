@@ -148,6 +148,21 @@ static void marks_are_the_targets(void **state)
                    "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
                    "{{ messages | length }}{% for m in messages %}{{ say(m) }}{% endfor %}",
                    two, "turn 2: where the answer is cannot be told");
+    expect(*state,
+           "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}{% for m in "
+           "messages "
+           "%}<|im_start|>{{ m.role }}:{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration "
+           "%}{% else "
+           "%}{{ say(m) }}{% endif %}<|im_end|>;{% endfor %}{% if add_generation_prompt "
+           "%}<|im_start|>assistant:{% "
+           "endif %}",
+           two, USER("a") "[~b<|im_end|>;]" USER("c") "[~d<|im_end|>;]");
+    /* A template that marks some answers only. */
+    expect_refused(
+        *state,
+        "{% for m in messages %}{{ m.role }}:{% if loop.last %}{% generation %}{{ m.content }}{% "
+        "endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}",
+        two, "turn 2: the model's chat_template marks answers with {% generation %}, but nothing of this");
     expect_refused(*state, "{% generation %}x{% endgeneration %}",
                    "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'weight': 0}]",
                    "which turns are learned cannot be told, because the model's chat_template marks a text");
@@ -292,6 +307,73 @@ static void contents_are_no_markup(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+/* Counts a token among the ids of a conversation of a question and an answer that say the same. [0]: in what
+ * the template writes, [1]: in the question, [2]: in the answer. */
+static void count_tokens(const ax_tokenizer *tok, ax_chat *chat, const char *said, const char *token,
+                         int count[3])
+{
+    ax_encoder *encoder;
+    ax_chat_text text = {0};
+    ax_ids ids = {0};
+    ax_buf mask = {0};
+    const ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = said, .size = strlen(said)},
+                                 {.role = AX_CHAT_ASSISTANT, .text = said, .size = strlen(said)}};
+    const int32_t id = ax_tokenizer_id(tok, token, strlen(token));
+    int question = -1;
+    OK(ax_encoder_create(tok, &encoder));
+    OK(ax_chat_render(chat, &(ax_chat_turns){.turn = (ax_chat_turn *)turn, .n = 2}, false, &text));
+    OK(ax_chat_encode(encoder, &text, &ids, &mask));
+    const ax_text_part *part = (const void *)text.parts.data;
+    memset(count, 0, 3 * sizeof *count);
+    for (size_t i = 0; i < ids.size; i++) {
+        const int at = text.part.data[i];
+        question = question < 0 && part[at].plain ? at : question;
+        count[!part[at].plain ? 0 : at == question ? 1 : 2] += ids.data[i] == id;
+    }
+    ax_ids_fini(&ids);
+    ax_buf_fini(&mask);
+    ax_chat_text_fini(&text);
+    ax_encoder_destroy(&encoder);
+}
+
+/* Added tokens that are not special are text unless the template writes them, be it in parts. White space is
+ * text. Answers may contain what the template writes in answers, but nothing that separates turns. */
+static void added_tokens_are_markup_where_templates_write_them(void **state)
+{
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    static const struct {
+        const char *token;
+        int count[3];
+    } want[] = {{"<user>", {1, 0, 0}},   {"<assistant>", {1, 0, 0}}, {"<think>", {0, 0, 1}},
+                {"</think>", {0, 0, 1}}, {"<table>", {0, 1, 1}},     {"\n\n", {2, 1, 1}},
+                {"<special>", {0, 0, 0}}};
+    json_t *added = json_array();
+    for (size_t i = 0; i < AX_COUNT(want); i++)
+        json_array_append_new(added, json_pack("{s:s, s:b}", "content", want[i].token, "special",
+                                               !strcmp(want[i].token, "<special>")));
+    const char *path = put_tokenizer(*state, "markup", "gpt2", added, NULL);
+    json_decref(added);
+    put_text(*state, "markup/chat_template.jinja",
+             "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}\n\n{% if m.reasoning_content is defined %}{{ "
+             "'<th' + "
+             "'ink>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content }}{% endfor %}{% if "
+             "add_generation_prompt %}<assistant>\n\n<think>{% endif %}");
+    OK(ax_tokenizer_load(path, &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    for (size_t i = 0; i < AX_COUNT(want); i++) {
+        int count[3];
+        char said[64];
+        snprintf(said, sizeof said, "a%sb", want[i].token);
+        count_tokens(tok, chat, said, want[i].token, count);
+        for (int k = 0; k < 3; k++)
+            if (count[k] != want[i].count[k])
+                fail_msg("%s: %d in place %d, not %d", want[i].token, count[k], k, want[i].count[k]);
+    }
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +387,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
+                                        files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

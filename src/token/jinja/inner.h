@@ -189,10 +189,6 @@ struct ax_jinja {
     char *where;
     node *body;
     name_table names;
-    struct template_text {
-        const jstr *text;
-        struct template_text *next;
-    } * texts; /* outside tags, and strings */
     bool marks, asks_date;
 };
 
@@ -213,6 +209,7 @@ struct jx {
     } * marks;
     size_t n_marks, marks_capacity;
     bool captured; /* in a macro or a block whose text is a value */
+    bool lost;     /* a block {% generation %} was there */
     enum { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } flow;
     int64_t now;
     int loops; /* depth of recursive loops */
@@ -302,8 +299,6 @@ node *parse_primary(parser *p);
 node *parse_arguments(parser *p);
 /* Parses filters behind `input`; `started`: the first one without its bar. */
 node *parse_filters(parser *p, node *input, bool started);
-/* Notes a text for ax_jinja_writes. */
-void note_text(parser *p, const jstr *text);
 
 /* ---- string.c -------------------------------------------------------------------------------------- */
 

@@ -30,8 +30,6 @@ void ax_jinja_destroy(ax_jinja **template);
 bool ax_jinja_marks(const ax_jinja *template);
 /* Returns true if the template asks for the date (strftime_now). */
 bool ax_jinja_asks_date(const ax_jinja *template);
-/* Returns true if `text` stands in the template's own text: in text outside tags, or in one string. */
-bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size);
 
 /* Where text came from: the template; element k of the list "messages" of the context (1 + k); another list
  * or object of the context. Strings that stand directly in the context, such as "bos_token", and the member
@@ -48,6 +46,7 @@ typedef struct ax_jinja_part {
 typedef struct ax_jinja_text {
     ax_buf text, parts; /* parts: ax_jinja_part[n_parts] */
     size_t n_parts;
+    bool lost; /* a block {% generation %} became a value, as in a macro: its text is not marked */
 } ax_jinja_text;
 void ax_jinja_text_fini(ax_jinja_text *text);
 

@@ -276,7 +276,6 @@ static node *parse_body(parser *p, const char *const *ends)
         if (t->kind == T_DATA) {
             node *n = new_node(p, N_DATA);
             n->value = jv_str(js_new(p->e, t->text, t->n, AX_JINJA_TEMPLATE));
-            note_text(p, n->value.s);
             add_node(&end, n);
         } else if (t->kind == T_PRINT) {
             node *n = new_node(p, N_PRINT);
@@ -356,11 +355,3 @@ void ax_jinja_destroy(ax_jinja **template)
 
 bool ax_jinja_marks(const ax_jinja *template) { return template->marks; }
 bool ax_jinja_asks_date(const ax_jinja *template) { return template->asks_date; }
-
-bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size)
-{
-    for (const struct template_text *one = template->texts; one; one = one->next)
-        if (tok_text_find(text, size, one->text->data, one->text->n))
-            return true;
-    return false;
-}

@@ -85,13 +85,6 @@ static node *constant(parser *p, jv value)
     return n;
 }
 
-void note_text(parser *p, const jstr *text)
-{
-    struct template_text *one = jx_alloc(p->e, sizeof *one);
-    *one = (struct template_text){text, p->out->texts};
-    p->out->texts = one;
-}
-
 /* Strings that follow each other are one. */
 static node *parse_strings(parser *p)
 {
@@ -100,7 +93,6 @@ static node *parse_strings(parser *p)
     for (; p->at->kind == T_STRING; p->at++)
         jbuf_add(p->e, &text, p->at->text, p->at->n);
     n->value = jv_str(js_new(p->e, text.n ? text.data : "", text.n, AX_JINJA_TEMPLATE));
-    note_text(p, n->value.s);
     return n;
 }
 

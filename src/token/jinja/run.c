@@ -311,7 +311,9 @@ static void run_with(jx *e, scope *s, const node *n)
 static void run_generation(jx *e, scope *s, const node *n)
 {
     jstr *text = capture(e, scope_new(e, s), n->d);
-    if (!e->captured) {
+    if (e->captured) {
+        e->lost |= text->n > 0;
+    } else {
         e->marks = jx_grow(e, e->marks, e->n_marks, &e->marks_capacity, sizeof *e->marks);
         e->marks[e->n_marks++] = (struct mark){e->text->n, e->text->n + text->n};
     }
@@ -459,6 +461,7 @@ ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64
     const size_t size = size_of(context);
     jx *e;
     out->text.size = out->parts.size = out->n_parts = 0;
+    out->lost = false;
     AX_TRY(ax_calloc(1, sizeof *e, &e));
     arena memory = {.most = ((size_t)40 << 20) + 64 * size};
     *e = (jx){.arena = &memory,
@@ -471,6 +474,7 @@ ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64
     ax_status status = try_render(e, context);
     if (status == AX_OK)
         status = take(e, out);
+    out->lost = e->lost;
     arena_fini(&memory);
     free(e);
     return status;

@@ -1,0 +1,184 @@
+/* Which added tokens are markup of a model's own chat template. Special tokens always are. Many tokenizers
+ * have others by which a template separates turns (DeepSeek's <｜User｜>), writes calls, or begins reasoning,
+ * and others that are text, such as runs of spaces or HTML. So sample conversations are written: what the
+ * template itself writes in them is its markup, unless it is white space. An answer may contain the tokens
+ * that the template writes within answers, since a model's answers have them, but none that separates turns.
+ */
+#include "chat_templates.h"
+#include "token/tok.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+/* Texts that begin with letters of their own. */
+#define TEXT "answer"
+#define REASON "reason"
+#define USER "{\"role\": \"user\", \"content\": \"question\"}"
+#define ANSWER "{\"role\": \"assistant\", \"content\": \"" TEXT "\"}"
+#define CALLS                                                                                                \
+    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look\", \"description\": \"looks\", "   \
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", "              \
+    "\"description\": \"place\"}}, \"required\": [\"city\"]}}}], \"messages\": [" USER                       \
+    ", {\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"" REASON "\", \"tool_calls\": " \
+    "[{\"id\": \"call00001\", \"type\": \"function\", \"function\": {\"name\": \"look\", \"arguments\": "    \
+    "{\"city\": \"there\"}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"call00001\", \"name\": \"look\", "  \
+    "\"content\": \"found\"}"
+
+static const char two_answers[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"order\"}, " USER
+                                  ", " ANSWER ", " USER ", " ANSWER "]}";
+static const char without_system[] = "{\"messages\": [" USER ", " ANSWER ", " USER ", " ANSWER "]}";
+static const char developer[] =
+    "{\"messages\": [{\"role\": \"developer\", \"content\": \"order\"}, " USER ", " ANSWER "]}";
+static const char question[] = "{\"messages\": [" USER "]}";
+static const char reasons[] =
+    "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"" REASON "\", \"content\": "
+    "\"" TEXT "\"}]}";
+static const char calls[] = "{" CALLS ", {\"role\": \"assistant\", \"reasoning_content\": \"" REASON "\", "
+                            "\"content\": \"" TEXT "\"}]}";
+static const char after_call[] = "{" CALLS "]}";
+
+/* Where a token is written. In conversations with nothing but turns of text: between the turns. In those with
+ * reasoning, calls and tools: outside of answers, or in them. Elsewhere, for instance before an answer that
+ * is to be written, which may end with what that answer would begin with, such as <think>. Last before
+ * reasoning, or last before the text of an answer. */
+enum { BETWEEN = 1, OUTSIDE = 2, INSIDE = 4, ELSEWHERE = 8, REASONS = 16, ANSWERS = 32 };
+
+static const struct sample {
+    const char *record;
+    bool prompt;
+    unsigned char outside, before, after; /* bits for text of the template outside of answers, and in them
+                                             before and after what they say */
+} samples[] = {
+    {two_answers, false, BETWEEN, INSIDE, BETWEEN},
+    {without_system, false, BETWEEN, INSIDE, BETWEEN},
+    {developer, false, BETWEEN, INSIDE, BETWEEN},
+    {question, true, ELSEWHERE, 0, 0},
+    {reasons, false, OUTSIDE, INSIDE, INSIDE},
+    {calls, false, OUTSIDE, INSIDE, INSIDE},
+    {after_call, true, ELSEWHERE, 0, 0},
+};
+
+/* Returns true if a token that is written there can be a part of what an answer says. What opens reasoning
+ * often stands in all prompts, as what separates turns does. */
+static bool is_said(unsigned char where)
+{
+    return (where & REASONS && !(where & ANSWERS)) ||
+           (!(where & BETWEEN) && (where & INSIDE || !(where & OUTSIDE)));
+}
+
+typedef struct finder {
+    const ax_chat *chat;
+    ax_encoder *encoder;
+    unsigned char *where; /* [n_added] */
+    ax_chat_turns turns;
+    ax_chat_text text;
+    ax_ids ids;
+    ax_buf mask;
+} finder;
+
+static bool is_space(const tok_added *a)
+{
+    size_t at = 0;
+    for (size_t n = 1; at < a->size && n; at += n)
+        n = tok_space_prefix(a->content + at, a->size - at);
+    return at == a->size;
+}
+
+/* Returns true if text of the answer follows part `i` of the answer. */
+static bool text_follows(const ax_chat_text *text, size_t i)
+{
+    const ax_text_part *part = (const void *)text->parts.data;
+    const size_t n = text->parts.size / sizeof *part;
+    while (i < n && part[i].target && !part[i].plain)
+        i++;
+    return i < n && part[i].target;
+}
+
+/* Returns what the text of part `i`, which a turn says, is. */
+static unsigned char what_is(const ax_chat_text *text, size_t i)
+{
+    const ax_text_part *part = (const void *)text->parts.data;
+    const size_t begin = i ? part[i - 1].end : 0;
+    const char first = text->text.data[begin];
+    return first == *REASON ? REASONS : first == *TEXT ? ANSWERS : 0;
+}
+
+/* Notes the added tokens in the text of a sample. */
+static ax_status note_tokens(finder *f, const struct sample *s)
+{
+    const ax_tokenizer *tok = f->chat->tok;
+    const ax_text_part *part = (const void *)f->text.parts.data;
+    unsigned char ignored = 0, *last = &ignored;
+    f->ids.size = f->mask.size = 0;
+    AX_TRY(ax_chat_encode(f->encoder, &f->text, &f->ids, &f->mask));
+    for (size_t i = 0; i < f->ids.size; i++) {
+        const size_t at = (size_t)f->text.part.data[i];
+        size_t k = 0;
+        if (part[at].plain) {
+            *last |= what_is(&f->text, at);
+            last = &ignored;
+            continue;
+        }
+        while (k < tok->n_added && tok->added[k].id != f->ids.data[i])
+            k++;
+        if (k == tok->n_added || is_space(&tok->added[k]))
+            continue;
+        last = &f->where[k];
+        *last |= !part[at].target ? s->outside : text_follows(&f->text, at) ? s->before : s->after;
+    }
+    return AX_OK;
+}
+
+/* Writes a sample, without learning its answers if these cannot be told. A template may refuse it. What
+ * separates turns is told by prompts: blocks {% generation %} may have it in them. */
+static ax_status write_sample(finder *f, const struct sample *s)
+{
+    json_t *record = json_loads(s->record, 0, NULL);
+    AX_CHECK(record, AX_ERR_MEMORY, "not enough memory for a conversation");
+    f->turns.n = 0;
+    f->text.text.size = f->text.parts.size = 0;
+    ax_status status = ax_chat_read(record, NULL, &f->turns);
+    if (status == AX_OK)
+        status = chat_jinja_render(f->chat, &f->turns, s->prompt, false, &f->text);
+    if (status == AX_ERR_DATA) {
+        f->text.text.size = f->text.parts.size = 0;
+        for (size_t i = 0; i < f->turns.n; i++)
+            f->turns.turn[i].unlearned = true;
+        status = chat_jinja_render(f->chat, &f->turns, s->prompt, false, &f->text);
+    }
+    if (status == AX_OK)
+        status = note_tokens(f, s);
+    json_decref(record);
+    return status == AX_ERR_DATA ? AX_OK : status;
+}
+
+static ax_status find_tokens(ax_chat *chat, finder *f)
+{
+    const ax_tokenizer *tok = chat->tok;
+    AX_TRY(ax_encoder_create(tok, &f->encoder));
+    AX_TRY(ax_calloc(tok->n_added, sizeof *f->where, &f->where));
+    for (size_t i = 0; i < AX_COUNT(samples); i++)
+        AX_TRY(write_sample(f, &samples[i]));
+    for (size_t k = 0; k < tok->n_added; k++) {
+        const tok_added *a = &tok->added[k];
+        if (f->where[k] && !a->special)
+            AX_TRY(ax_ids_add(&chat->guarded[is_said(f->where[k])], &a->id, 1));
+    }
+    return AX_OK;
+}
+
+ax_status chat_guard_markup(ax_chat *chat)
+{
+    finder f = {.chat = chat};
+    bool any = false;
+    for (size_t k = 0; k < chat->tok->n_added; k++)
+        any |= !chat->tok->added[k].special;
+    const ax_status status = any ? find_tokens(chat, &f) : AX_OK;
+    ax_encoder_destroy(&f.encoder);
+    ax_chat_turns_fini(&f.turns);
+    ax_chat_text_fini(&f.text);
+    ax_ids_fini(&f.ids);
+    ax_buf_fini(&f.mask);
+    free(f.where);
+    return status;
+}

@@ -17,6 +17,7 @@ struct chat_jinja {
     int32_t end;    /* the token that ends an answer; -1: none is known */
     ax_buf closing; /* what stands between an answer and that token */
     ax_jinja_text work[4];
+    ax_jinja_cuts cuts; /* of the conversation */
 };
 
 /* ---- the context --------------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static ax_status read_tokens(const ax_tokenizer *tok, json_t **out)
 static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    for (size_t i = 0; i < AX_COUNT(names); i++) {
+    for (size_t i = 0; i < AX_COUNT(names) && turn->role == AX_CHAT_ASSISTANT; i++) {
         json_t *member = json_object_get(message, names[i]);
         if (member && !json_is_null(member))
             return json_incref(member);
@@ -68,12 +69,28 @@ static bool keeps_name(const char *name)
     return name && (!strcmp(name, "developer") || !strcmp(name, "ipython"));
 }
 
+/* Returns true if a message is as templates read it. */
+static bool is_usual(const json_t *message, const ax_chat_turn *turn, const json_t *reasoning)
+{
+    const char *role = json_string_value(json_object_get(message, "role")), *name;
+    bool usual = !reasoning && role && (!strcmp(role, roles[turn->role]) || keeps_name(role));
+    json_t *member;
+    json_object_foreach((json_t *)message, name, member)
+    {
+        usual = usual && (!json_is_null(member) || !strcmp(name, "content"));
+    }
+    return usual;
+}
+
 /* Copies a message, and gives its role and its reasoning the names that templates read. Members that are null
  * are left out but for the content, which templates compare with none. */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
-    json_t *out = json_object(), *member, *reasoning = reasoning_of(message, turn);
+    json_t *member, *reasoning = reasoning_of(message, turn);
     const char *name;
+    if (is_usual(message, turn, reasoning))
+        return json_incref((json_t *)message);
+    json_t *out = json_object();
     if (reasoning)
         json_object_set(out, "thinking", reasoning);
     json_object_foreach((json_t *)message, name, member)
@@ -136,21 +153,72 @@ static ax_status make_context(const chat_jinja *own, const ax_chat_turns *turns,
     return context ? AX_OK : no_memory();
 }
 
-/* Renders the first n messages of a context. */
+/* Renders the first n messages of a context; with cuts, if they are not NULL. */
 static ax_status write_first(const chat_jinja *own, const json_t *context, size_t n, bool prompt,
-                             ax_jinja_text *out)
+                             ax_jinja_cuts *cuts, ax_jinja_text *out)
 {
-    json_t *part = json_copy((json_t *)context), *list = json_array();
     const json_t *messages = json_object_get(context, "messages");
     const bool tools = own->tools && json_is_array(json_object_get(context, "tools"));
-    for (size_t i = 0; i < n && i < json_array_size(messages); i++)
-        json_array_append(list, json_array_get(messages, i));
-    json_object_set_new(part, "messages", list);
+    json_t *part = json_copy((json_t *)context);
+    if (n < json_array_size(messages)) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < n; i++)
+            json_array_append(list, json_array_get(messages, i));
+        json_object_set_new(part, "messages", list);
+    }
     json_object_set_new(part, "add_generation_prompt", json_boolean(prompt));
     ax_status status =
-        part ? ax_jinja_render(tools ? own->tools : own->text, part, own->now, out) : no_memory();
+        part ? ax_jinja_render_cuts(tools ? own->tools : own->text, part, own->now, cuts, out) : no_memory();
     json_decref(part);
     return status;
+}
+
+static const ax_jinja_cut *cut_of(const chat_jinja *own, size_t n, bool prompt)
+{
+    return n < own->cuts.n && own->cuts.cut[2 * n + prompt].known ? &own->cuts.cut[2 * n + prompt] : NULL;
+}
+
+/* Returns true if the text of the first n messages is known, and the whole text begins with it. */
+static bool begins_with_cut(const chat_jinja *own, const ax_jinja_text *all, size_t n, bool prompt,
+                            size_t *size)
+{
+    const ax_jinja_cut *cut = cut_of(own, n, prompt);
+    const size_t tail = cut ? cut->end - cut->begin : 0;
+    if (!cut || cut->same + tail > all->text.size ||
+        (tail && memcmp(all->text.data + cut->same, own->cuts.tails.text.data + cut->begin, tail) != 0))
+        return false;
+    *size = cut->same + tail;
+    return true;
+}
+
+/* Appends the parts of the bytes from `begin` to `end` of a text. */
+static ax_status add_parts(const ax_jinja_text *text, size_t first, size_t begin, size_t end,
+                           ax_jinja_text *out)
+{
+    const ax_jinja_part *part = (const void *)text->parts.data;
+    const size_t before = out->text.size;
+    if (begin == end)
+        return AX_OK;
+    AX_TRY(ax_buf_add(&out->text, text->text.data + begin, end - begin));
+    for (size_t i = first, last = begin; last < end; last = part[i++].end) {
+        ax_jinja_part one = part[i];
+        one.end = before + ax_min(one.end, end) - begin;
+        AX_TRY(ax_buf_add(&out->parts, &one, sizeof one));
+        out->n_parts++;
+    }
+    return AX_OK;
+}
+
+/* Sets *out to what the template writes for the first n messages. */
+static ax_status read_first(const chat_jinja *own, const json_t *context, const ax_jinja_text *all, size_t n,
+                            bool prompt, ax_jinja_text *out)
+{
+    const ax_jinja_cut *cut = cut_of(own, n, prompt);
+    if (!cut)
+        return write_first(own, context, n, prompt, NULL, out);
+    out->text.size = out->parts.size = out->n_parts = 0;
+    AX_TRY(add_parts(all, 0, 0, cut->same, out));
+    return add_parts(&own->cuts.tails, cut->part, cut->begin, cut->end, out);
 }
 
 /* ---- where an answer is ---------------------------------------------------------------------------- */
@@ -253,11 +321,13 @@ static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn,
     const ax_buf *text = &all->text;
     range here = {0};
     ax_jinja_text *prompt = &own->work[1], *before = &own->work[2];
-    AX_TRY(write_first(own, context, number - 1, true, prompt));
+    if (begins_with_cut(own, all, number - 1, true, begin))
+        return AX_OK;
+    AX_TRY(read_first(own, context, all, number - 1, true, prompt));
     *begin = prompt->text.size;
     if (begins(text, &prompt->text))
         return AX_OK;
-    AX_TRY(write_first(own, context, number - 1, false, before));
+    AX_TRY(read_first(own, context, all, number - 1, false, before));
     const size_t n = before->text.size;
     if (!begins(text, &before->text) || !begins(&prompt->text, &before->text))
         return refuse(turn, "writes the turns before it otherwise if it follows them");
@@ -274,7 +344,9 @@ static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t
 {
     ax_jinja_text *up_to = &own->work[1];
     range here = {0}, alone = {0};
-    AX_TRY(write_first(own, context, number, false, up_to));
+    if (begins_with_cut(own, all, number, false, &out->end) && out->end > out->begin)
+        return AX_OK;
+    AX_TRY(read_first(own, context, all, number, false, up_to));
     out->end = up_to->text.size;
     if (begins(&all->text, &up_to->text) && out->end > out->begin)
         return AX_OK;
@@ -418,6 +490,21 @@ static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, con
     return AX_OK;
 }
 
+/* Wants the texts of the first messages that tell where answers are. */
+static ax_status want_cuts(const said *message, size_t n, ax_jinja_cuts *cuts)
+{
+    cuts->n = n;
+    AX_TRY(ax_calloc(2 * n + 1, sizeof *cuts->cut, &cuts->cut));
+    for (size_t i = 1; i <= n; i++) {
+        if (!message[i].answer || !message[i].learned)
+            continue;
+        cuts->cut[2 * (i - 1)].wanted = cuts->cut[2 * (i - 1) + 1].wanted = true;
+        if (i < n)
+            cuts->cut[2 * i].wanted = true;
+    }
+    return AX_OK;
+}
+
 static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_turns *turns, bool prompt,
                         bool marks, const int32_t *number, const json_t *context, ax_chat_text *out)
 {
@@ -427,8 +514,10 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     const size_t n = json_array_size(json_object_get(context, "messages"));
     marks = marks && ax_jinja_marks(own->tools && turns->tools ? own->tools : own->text);
     ax_status status = list_messages(turns, number, n, &message);
+    if (status == AX_OK && !prompt && !marks)
+        status = want_cuts(message, n, &own->cuts);
     if (status == AX_OK)
-        status = write_first(own, context, n, prompt, all);
+        status = write_first(own, context, n, prompt, own->cuts.cut ? &own->cuts : NULL, all);
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK && !prompt)
@@ -447,13 +536,19 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
     json_t *context = NULL;
     int32_t *number;
     chat_jinja own = *chat->own; /* the texts of this call are its own: threads share `chat` */
-    memset(own.work, 0, sizeof own.work);
     AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
+    memset(own.work, 0, sizeof own.work);
+    own.work[0].memory = out->joined;
+    out->joined = (ax_buf){0};
     ax_status status = make_context(&own, turns, number, &context);
     if (status == AX_OK)
         status = render(chat->tok, &own, turns, prompt, marks, number, context, out);
+    out->joined = own.work[0].memory;
+    own.work[0].memory = (ax_buf){0};
     for (size_t i = 0; i < AX_COUNT(own.work); i++)
         ax_jinja_text_fini(&own.work[i]);
+    ax_jinja_text_fini(&own.cuts.tails);
+    free(own.cuts.cut);
     json_decref(context);
     free(number);
     return status;
@@ -474,7 +569,7 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     range at;
     own->end = ax_tokenizer_eos(tok);
     AX_TRY(make_context(own, &(ax_chat_turns){.turn = turn, .n = AX_COUNT(turn)}, number, &context));
-    const ax_status status = write_first(own, context, AX_COUNT(turn), false, text);
+    const ax_status status = write_first(own, context, AX_COUNT(turn), false, NULL, text);
     json_decref(context);
     if (status != AX_OK || !find_message(text, 2, &at))
         return status == AX_ERR_MEMORY ? status : AX_OK;

@@ -20,22 +20,19 @@ void jx_fail(jx *e, const char *fmt, ...)
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     (void)ax_fail(AX_ERR_DATA, "%s:%d: %s", e->where, e->line, message);
-    longjmp(e->out, 1);
+    longjmp(*e->out, 1);
 }
 
-void jx_charge(jx *e, size_t bytes)
+void jx_too_long(jx *e)
 {
-    e->steps -= 1 + (int64_t)(bytes / 64);
-    if (e->steps < 0)
-        jx_fail(e,
-                "the template takes more steps than the size of the conversation allows: a loop in it has no "
-                "end, or runs too often");
+    jx_fail(e, "the template takes more steps than the size of the conversation allows: a loop in it has no "
+               "end, or runs too often");
 }
 
 static void out_of_memory(jx *e)
 {
     (void)ax_fail(AX_ERR_MEMORY, "not enough memory for a chat template");
-    longjmp(e->out, 1);
+    longjmp(*e->out, 1);
 }
 
 void *jx_alloc(jx *e, size_t n)

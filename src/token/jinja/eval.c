@@ -88,8 +88,7 @@ static bool repeats(jv v) { return v.kind == J_STRING || (v.kind == J_LIST && v.
 
 jv binary(jx *e, char op, jv a, jv b)
 {
-    static const char codes[] = "DP", *const names[] = {"//", "**"};
-    const char one[] = {op, 0}, *code = strchr(codes, op);
+    const char one[] = {op, 0};
     jx_charge(e, 0);
     if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
         if (!(op == '%' && a.kind == J_STRING))
@@ -110,7 +109,9 @@ jv binary(jx *e, char op, jv a, jv b)
     if (op == '*' && repeats(b) && is_integer(a))
         return repeat(e, b, a.i);
     jx_fail(e, "%s and %s cannot be joined by \"%s\"", kind_name(a), kind_name(b),
-            code ? names[code - codes] : one);
+            op == 'D'   ? "//"
+            : op == 'P' ? "**"
+                        : one);
 }
 
 static jv negate(jx *e, jv v, bool minus)
@@ -162,8 +163,10 @@ static jv eval_name(jx *e, scope *s, const node *n)
 {
     jv value;
     jbuf text = {0};
-    if (scope_get(e, s, n->name, &value))
+    if (scope_get(e, s, n->name, &value)) {
+        e->asked_prompt |= e->prompt && n->name == e->prompt->name && !e->aside;
         return value;
+    }
     jbuf_printf(e, &text, "\"%.100s\" is not defined", n->name);
     jbuf_add(e, &text, "", 1);
     return jv_undefined(text.data);
@@ -187,16 +190,45 @@ static jv eval_dict(jx *e, scope *s, const node *n)
     return jv_dict(d);
 }
 
+/* Returns the slice of a list of messages; `value`: its bounds. */
+static jv slice_messages(jx *e, jv object, const jv value[3])
+{
+    const int64_t first = value[0].kind == J_NONE ? 0 : value[0].kind == J_INT ? value[0].i : -1;
+    const bool from = first >= 0 && value[2].kind == J_NONE;
+    const bool rest = from && value[1].kind == J_NONE,
+               front = from && value[1].kind == J_INT && value[1].i >= 0;
+    if (!rest)
+        asked(e, object.list, front ? value[1].i : -1);
+    const jv out = get_slice(e, object, &value[0], &value[1], &value[2]);
+    if (rest)
+        watch(e, out.list, object.list->offset + (size_t)first);
+    return out;
+}
+
 static jv eval_item(jx *e, scope *s, const node *n)
 {
-    const jv object = eval(e, s, n->a);
-    if (n->b->type != N_SLICE)
-        return get_item(e, object, eval(e, s, n->b));
+    const jv object = eval_unasked(e, s, n->a);
+    const bool watched = object.kind == J_LIST && object.list->watched;
+    if (n->b->type != N_SLICE) {
+        const jv key = eval(e, s, n->b);
+        if (watched)
+            asked(e, object.list, key.kind == J_INT && key.i >= 0 && key.i < INT32_MAX ? key.i + 1 : -1);
+        return get_item(e, object, key);
+    }
     const node *const parts[] = {n->b->a, n->b->b, n->b->c};
     jv value[3];
     for (int i = 0; i < 3; i++)
         value[i] = parts[i] ? eval(e, s, parts[i]) : jv_none();
-    return get_slice(e, object, &value[0], &value[1], &value[2]);
+    return watched ? slice_messages(e, object, value) : get_slice(e, object, &value[0], &value[1], &value[2]);
+}
+
+static jv eval_attribute(jx *e, scope *s, const node *n)
+{
+    const jv object = eval(e, s, n->a);
+    jv value;
+    return n->flag && object.kind == J_DICT && dict_find(e, object.dict, n->name, &value)
+               ? value
+               : get_attribute(e, object, n->name);
 }
 
 static jv eval_concat(jx *e, scope *s, const node *n)
@@ -279,7 +311,10 @@ static jv eval_test(jx *e, scope *s, const node *n)
 {
     if (!n->fn)
         jx_fail(e, "the test %.60s is not offered", n->name);
-    const jv input = eval(e, s, n->a);
+    const bool prompt = e->asked_prompt, only_name = n->a->type == N_NAME && strstr(n->name, "defined");
+    const jv input = only_name ? eval_unasked(e, s, n->a) : eval(e, s, n->a);
+    if (only_name) /* whether add_generation_prompt is defined is no question for its value */
+        e->asked_prompt = prompt;
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
     return jv_bool(n->fn(e, input, &a).i != n->flag);
@@ -288,8 +323,8 @@ static jv eval_test(jx *e, scope *s, const node *n)
 static jv eval_cond(jx *e, scope *s, const node *n)
 {
     if (is_true(e, eval(e, s, n->a)))
-        return eval(e, s, n->b);
-    return n->c ? eval(e, s, n->c)
+        return eval_unasked(e, s, n->b);
+    return n->c ? eval_unasked(e, s, n->c)
                 : jv_undefined("the expression behind \"if\" is false, and there is no \"else\"");
 }
 
@@ -312,7 +347,7 @@ static jv eval_node(jx *e, scope *s, const node *n)
     case N_DICT:
         return eval_dict(e, s, n);
     case N_ATTR:
-        return get_attribute(e, eval(e, s, n->a), n->name);
+        return eval_attribute(e, s, n);
     case N_ITEM:
         return eval_item(e, s, n);
     case N_CALL:
@@ -344,12 +379,21 @@ static jv eval_node(jx *e, scope *s, const node *n)
     }
 }
 
-jv eval(jx *e, scope *s, const node *n)
+jv eval_unasked(jx *e, scope *s, const node *n)
 {
+    if (n->type == N_CONST)
+        return n->value;
     jx_enter(e);
     jx_charge(e, 0);
     e->line = n->line;
     const jv out = eval_node(e, s, n);
     jx_leave(e);
+    return out;
+}
+
+jv eval(jx *e, scope *s, const node *n)
+{
+    const jv out = eval_unasked(e, s, n);
+    asked_all(e, out);
     return out;
 }

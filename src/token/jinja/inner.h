@@ -80,7 +80,9 @@ struct jlist {
     jv *v;
     size_t n, capacity;
     jlist_kind kind;
-    bool spent; /* a generator that was read */
+    bool spent;   /* a generator that was read */
+    bool watched; /* the messages from number `offset` on (cut.c) */
+    size_t offset;
 };
 
 struct jdict {
@@ -109,6 +111,7 @@ struct jloop {
     int64_t index;
     jv now, before;
     bool peeked, has_before, busy; /* busy: its condition is evaluated */
+    bool wrote;                    /* elements wrote text */
     jv changed;                    /* arguments of the last call of loop.changed; J_UNDEFINED: none */
     const node *node;
     scope *outer;
@@ -129,7 +132,7 @@ typedef enum node_type {
     N_LIST,    /* a...: elements */
     N_TUPLE,   /* a...: elements */
     N_DICT,    /* a, b...: keys and values in turns */
-    N_ATTR,    /* a . name */
+    N_ATTR,    /* a . name; flag: the name is no method's, and does not begin with __ */
     N_ITEM,    /* a [ b ] */
     N_SLICE,   /* a : b : c, each may be NULL; only as b of N_ITEM */
     N_CALL,    /* a ( b...: N_ARG ) */
@@ -194,7 +197,7 @@ struct ax_jinja {
 
 /* What a parser or a rendering has in common. */
 struct jx {
-    jmp_buf out;
+    jmp_buf *out;
     arena *arena;
     const char *where;
     int line;      /* of what is parsed or done now */
@@ -213,15 +216,40 @@ struct jx {
     enum { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } flow;
     int64_t now;
     int loops; /* depth of recursive loops */
-    scope *root;
+    /* what the template writes for the first messages alone (cut.c) */
+    ax_jinja_cuts *cuts; /* NULL: not wanted */
+    const jstr **tails;  /* of each cut */
+    struct frame {
+        const node *next;
+        scope *s;
+        struct frame *outer;
+    } * frame;  /* the statements that follow */
+    int inside; /* in how many loops, and blocks whose text is a value */
+    jlist **watched;
+    size_t n_watched, watched_capacity;
+    size_t need;            /* all that was asked is true for this number of messages, and for more */
+    struct binding *prompt; /* add_generation_prompt; NULL: the template has no such name */
+    bool asked_prompt;      /* its value was asked */
+    size_t effects;         /* how often an attribute of a namespace was set, or a generator read */
+    bool early;             /* the template asks about the element that follows */
+    bool aside;             /* in a side run */
+    int64_t side_steps;     /* left for side runs */
+    struct undo *undo;
+    size_t n_undo, undo_capacity;
 };
 
 enum { JX_DEPTH = 400 };
 
 /* Fails with AX_ERR_DATA and "WHERE:LINE: MESSAGE". */
 void jx_fail(jx *e, const char *fmt, ...) AX_PRINTF(2, 3) __attribute__((noreturn));
+void jx_too_long(jx *e) __attribute__((noreturn));
 /* Counts work: one step, and one for 64 bytes. */
-void jx_charge(jx *e, size_t bytes);
+static inline void jx_charge(jx *e, size_t bytes)
+{
+    e->steps -= 1 + (int64_t)(bytes / 64);
+    if (e->steps < 0)
+        jx_too_long(e);
+}
 /* Counts nesting. */
 static inline void jx_enter(jx *e)
 {
@@ -364,6 +392,7 @@ jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step);
 /* Follows a path of attributes such as "function.name" (filters). */
 jv get_path(jx *e, jv object, jv path);
 bool find_method(jx *e, jv object, const char *name, jv *method);
+bool names_method(const char *name); /* of any value */
 
 /* ---- call.c ------------------------------------------------------------------------------------------ */
 
@@ -407,6 +436,8 @@ bool scope_get(jx *e, const scope *s, const char *name, jv *value);
 jv eval(jx *e, scope *s, const node *n);
 jv binary(jx *e, char op, jv a, jv b);
 void run(jx *e, scope *s, const node *body);
+/* Runs the body of a loop for what is next. */
+void run_next(jx *e, jloop *loop, const char *name);
 /* Runs a body and returns what it writes. */
 jstr *capture(jx *e, scope *s, const node *body);
 /* Assigns to a name, to names of a tuple, or to an attribute of a namespace. */
@@ -415,5 +446,26 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth);
 bool loop_peek(jx *e, jloop *loop);
 jv loop_attribute(jx *e, jloop *loop, const char *name);
 jv call_macro(jx *e, const jmacro *m, const jargs *a);
+/* As eval, for one who reads no more of a list of messages than is noted by `asked`. */
+jv eval_unasked(jx *e, scope *s, const node *n);
+
+/* ---- cut.c --------------------------------------------------------------------------------------------- */
+
+/* Notes a list of the messages from number `offset` on. */
+void watch(jx *e, jlist *list, size_t offset);
+/* Notes that a list, which may be one of messages, was asked for its first n elements; -1, or more than it
+ * has: for its end. */
+void asked(jx *e, const jlist *list, int64_t n);
+static inline void asked_all(jx *e, jv v) /* of any value */
+{
+    if (v.kind == J_LIST && v.list->watched)
+        asked(e, v.list, -1);
+}
+/* Keeps what is at `place` before it is changed, to be restored after a side run. */
+void jx_keep(jx *e, void *place, size_t size);
+/* Returns true if side runs can follow elements of this loop. */
+bool starts_watch(jx *e, const jloop *loop);
+/* Runs them before the next element. */
+void watch_next(jx *e, jloop *loop, const char *name);
 
 #endif

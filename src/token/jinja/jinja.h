@@ -46,14 +46,33 @@ typedef struct ax_jinja_part {
 typedef struct ax_jinja_text {
     ax_buf text, parts; /* parts: ax_jinja_part[n_parts] */
     size_t n_parts;
-    bool lost; /* a block {% generation %} became a value, as in a macro: its text is not marked */
+    ax_buf memory; /* temporary, for rendering */
+    bool lost;     /* a block {% generation %} became a value, as in a macro: its text is not marked */
 } ax_jinja_text;
 void ax_jinja_text_fini(ax_jinja_text *text);
+
+/* What the template writes for the first messages alone: the first `same` bytes of the whole text, and a
+ * tail. */
+typedef struct ax_jinja_cut {
+    bool wanted, known;            /* known: set where it could be told on the way */
+    size_t same, begin, end, part; /* of tails: bytes, and the index of the first part */
+} ax_jinja_cut;
+
+typedef struct ax_jinja_cuts {
+    ax_jinja_cut *cut; /* [2 * n]: [2 * k + p]: of the first k messages; p = 1: with add_generation_prompt */
+    size_t n;
+    ax_jinja_text tails;
+} ax_jinja_cuts;
 
 /* Replaces *out by what the template writes for a context, a JSON object. `now` is the time that strftime_now
  * prints, in seconds since 1970. AX_ERR_DATA: the template failed, with its own message if it has called
  * raise_exception, or took more than it may. */
 AX_MUST_CHECK ax_status ax_jinja_render(const ax_jinja *template, const struct json_t *context, int64_t now,
                                         ax_jinja_text *out);
+/* As ax_jinja_render for a context whose add_generation_prompt is false. Also finds the cuts that are wanted,
+ * as far as this takes little time: a template that runs once over its messages, and does not ask for their
+ * number, has written the text of the first messages on its way. */
+AX_MUST_CHECK ax_status ax_jinja_render_cuts(const ax_jinja *template, const struct json_t *context,
+                                             int64_t now, ax_jinja_cuts *cuts, ax_jinja_text *out);
 
 #endif

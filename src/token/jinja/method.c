@@ -524,6 +524,12 @@ static const jbuiltin list_methods[] = {
     {"clear", m_changes},    {"sort", m_changes},     {"reverse", m_changes}, {0},
 };
 
+bool names_method(const char *name)
+{
+    return find_builtin(string_methods, name) || find_builtin(dict_methods, name) ||
+           find_builtin(list_methods, name);
+}
+
 bool find_method(jx *e, jv object, const char *name, jv *method)
 {
     static const jbuiltin none[] = {{0}};

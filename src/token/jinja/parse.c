@@ -311,7 +311,9 @@ static void parse_text(jx *e, ax_jinja *out, const char *text, size_t size)
 
 static ax_status try_parse(jx *e, ax_jinja *out, const char *text, size_t size)
 {
-    if (setjmp(e->out))
+    jmp_buf leave;
+    e->out = &leave;
+    if (setjmp(leave))
         return ax_error_status();
     parse_text(e, out, text, size);
     return AX_OK;

@@ -285,6 +285,7 @@ static node *parse_attribute(parser *p, node *object)
     node *n = new_node(p, N_ATTR);
     n->a = object;
     n->name = take_name(p, "the name of an attribute");
+    n->flag = !names_method(n->name) && strncmp(n->name, "__", 2) != 0;
     return n;
 }
 

@@ -28,8 +28,10 @@ void scope_set(jx *e, scope *s, const char *name, jv value)
         b = jx_alloc(e, sizeof *b);
         b->name = name;
         b->next = s->first;
+        jx_keep(e, &s->first, sizeof s->first);
         s->first = b;
     }
+    jx_keep(e, &b->value, sizeof b->value);
     b->value = value;
 }
 
@@ -47,6 +49,17 @@ bool scope_get(jx *e, const scope *s, const char *name, jv *value)
     return false;
 }
 
+/* Sets a member of a namespace. */
+static void set_member(jx *e, jdict *d, jv key, jv value)
+{
+    e->effects++;
+    jx_keep(e, d, sizeof *d);
+    for (size_t i = 0; e->aside && i < d->n; i++)
+        if (is_equal(e, d->key[i], key))
+            jx_keep(e, &d->value[i], sizeof d->value[i]);
+    dict_set(e, d, key, value);
+}
+
 void assign(jx *e, scope *s, const node *target, jv value)
 {
     if (target->type == N_NAME) {
@@ -59,7 +72,7 @@ void assign(jx *e, scope *s, const node *target, jv value)
             jx_fail(e, "%s is no namespace, so its attribute %s cannot be set", target->name, target->text);
         if (target->text[0] == '_')
             jx_fail(e, "an attribute of a namespace cannot begin with \"_\"");
-        dict_set(e, space.dict, jv_str(js_text(e, target->text)), value);
+        set_member(e, space.dict, jv_str(js_text(e, target->text)), value);
         return;
     }
     jlist *list = elements(e, value);
@@ -107,6 +120,7 @@ bool loop_peek(jx *e, jloop *loop)
 static int64_t count_rest(jx *e, jloop *loop)
 {
     check_idle(e, loop);
+    asked(e, loop->items, -1);
     if (!loop->node->c)
         return (int64_t)(loop->items->n - loop->next);
     jlist *rest = list_new(e, L_LIST);
@@ -162,6 +176,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     case 2:
         return jv_bool(!loop->index);
     case 3:
+        asked(e, loop->items, (int64_t)loop->next + 1);
         return jv_bool(!loop_peek(e, loop));
     case 4:
         return jv_int(loop->index + 1 + count_rest(e, loop));
@@ -174,6 +189,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     case 8:
         return loop->has_before ? loop->before : jv_undefined("there is no previous item");
     case 9:
+        asked(e, loop->items, (int64_t)loop->next + 1);
         return loop_peek(e, loop) ? loop->items->v[loop->next] : jv_undefined("there is no next item");
     case 10:
         return jv_int(loop->depth);
@@ -186,8 +202,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     }
 }
 
-/* Runs the body for what is next. */
-static void run_next(jx *e, jloop *loop, const char *name)
+void run_next(jx *e, jloop *loop, const char *name)
 {
     scope *s = scope_new(e, loop->outer);
     loop->has_before = loop->index >= 0;
@@ -199,7 +214,9 @@ static void run_next(jx *e, jloop *loop, const char *name)
     assign(e, s, loop->node->a, loop->now);
     if (name)
         scope_set(e, s, name, (jv){.kind = J_LOOP, .loop = loop});
+    e->inside++;
     run(e, s, loop->node->d);
+    e->inside--;
 }
 
 /* Runs a loop. Returns its text if it is one within itself (depth > 0). */
@@ -215,12 +232,22 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
     }
     *loop = (jloop){.items = elements(e, items), .index = -1, .node = n, .outer = s, .depth = depth};
     jx_enter(e);
+    const bool watched = starts_watch(e, loop);
     while (e->flow != FLOW_BREAK && loop_peek(e, loop)) {
+        const size_t effects = e->effects, written = e->text->n;
+        if (watched)
+            watch_next(e, loop, name);
         run_next(e, loop, name);
+        if (e->effects != effects ||
+            e->text->n != written) /* else it had no effect that this element was there */
+            asked(e, loop->items, (int64_t)loop->next);
+        loop->wrote |= e->text->n != written;
         if (e->flow == FLOW_CONTINUE)
             e->flow = FLOW_ON;
     }
     e->flow = FLOW_ON;
+    if (loop->index < 0 && n->other)
+        asked(e, loop->items, -1);
     if (loop->index < 0 && n->other)
         run(e, scope_new(e, s), n->other);
     jx_leave(e);
@@ -242,7 +269,9 @@ jstr *capture(jx *e, scope *s, const node *body)
     e->text = js_text(e, "");
     e->captured = true;
     e->flow = FLOW_ON;
+    e->inside++;
     run(e, s, body);
+    e->inside--;
     if (e->flow != FLOW_ON)
         jx_fail(e, "break or continue in a block that is not in a loop of its own");
     jstr *text = e->text;
@@ -270,7 +299,10 @@ static jv filter_text(jx *e, scope *s, const node *filter, jstr *text)
 static void run_if(jx *e, scope *s, const node *n)
 {
     for (; n; n = n->other) {
-        if (is_true(e, eval(e, s, n->a))) {
+        const jv yes = eval_unasked(e, s, n->a);
+        if (yes.kind == J_LIST)
+            asked(e, yes.list, 1);
+        if (is_true(e, yes)) {
             run(e, s, n->d);
             return;
         }
@@ -320,6 +352,14 @@ static void run_generation(jx *e, scope *s, const node *n)
     put(e, text);
 }
 
+static void run_set(jx *e, scope *s, const node *n)
+{
+    const jv value = eval_unasked(e, s, n->b);
+    if (n->a->type != N_NAME)
+        asked_all(e, value);
+    assign(e, s, n->a, value);
+}
+
 static void run_one(jx *e, scope *s, const node *n)
 {
     switch ((node_type)n->type) {
@@ -330,13 +370,13 @@ static void run_one(jx *e, scope *s, const node *n)
         put(e, to_string(e, eval(e, s, n->a)));
         break;
     case N_FOR:
-        run_loop(e, s, n, eval(e, s, n->b), 0);
+        run_loop(e, s, n, eval_unasked(e, s, n->b), 0);
         break;
     case N_IF:
         run_if(e, s, n);
         break;
     case N_SET:
-        assign(e, s, n->a, eval(e, s, n->b));
+        run_set(e, s, n);
         break;
     case N_SET_BLOCK:
         assign(e, s, n->a, filter_text(e, s, n->b, capture(e, scope_new(e, s), n->d)));
@@ -367,13 +407,17 @@ static void run_one(jx *e, scope *s, const node *n)
 
 void run(jx *e, scope *s, const node *body)
 {
+    struct frame here = {NULL, s, e->frame};
+    e->frame = &here;
     jx_enter(e);
     for (; body && e->flow == FLOW_ON; body = body->next) {
+        here.next = body->next;
         jx_charge(e, 0);
         e->line = body->line;
         run_one(e, s, body);
     }
     jx_leave(e);
+    e->frame = here.outer;
 }
 
 /* ---- rendering ------------------------------------------------------------------------------------------
@@ -390,6 +434,7 @@ static jv read_messages(jx *e, const json_t *messages)
             dict_set(e, v.dict, jv_str(js_text(e, "role")), from_json(e, role, AX_JINJA_TEMPLATE));
         list_add(e, list, v);
     }
+    watch(e, list, 0);
     return jv_list(list);
 }
 
@@ -409,12 +454,39 @@ static void set_context(jx *e, scope *root, const json_t *context)
     }
 }
 
-/* Copies the text and its origins out of the arena. */
+/* Copies a text and its origins out of the arena. */
+static ax_status take_tail(const jstr *s, ax_jinja_text *out)
+{
+    const jrun all = {s->n, s->from}, *runs = s->mixed ? s->runs : &all;
+    const size_t before = out->text.size;
+    AX_TRY(ax_buf_add(&out->text, s->data, s->n));
+    for (size_t i = 0; s->n && i < (s->mixed ? s->n_runs : 1); i++, out->n_parts++) {
+        const ax_jinja_part part = {before + runs[i].end, runs[i].from, false};
+        AX_TRY(ax_buf_add(&out->parts, &part, sizeof part));
+    }
+    return AX_OK;
+}
+
+static ax_status take_tails(jx *e)
+{
+    ax_jinja_cuts *cuts = e->cuts;
+    for (size_t i = 0; cuts && i < 2 * cuts->n; i++) {
+        cuts->cut[i].begin = cuts->tails.text.size;
+        cuts->cut[i].part = cuts->tails.n_parts;
+        if (cuts->cut[i].known)
+            AX_TRY(take_tail(e->tails[i], &cuts->tails));
+        cuts->cut[i].end = cuts->tails.text.size;
+    }
+    return AX_OK;
+}
+
+/* Copies the text, its origins and its marks out of the arena. */
 static ax_status take(jx *e, ax_jinja_text *out)
 {
     size_t begin = 0, run = 0, mark = 0;
     const jstr *s = e->text;
     AX_TRY(ax_buf_add(&out->text, s->data, s->n));
+    AX_TRY(ax_buf_reserve(&out->parts, (s->n_runs + 2 * e->n_marks + 1) * sizeof(ax_jinja_part)));
     while (begin < s->n) {
         while (mark < e->n_marks && e->marks[mark].end <= begin)
             mark++;
@@ -432,12 +504,20 @@ static ax_status take(jx *e, ax_jinja_text *out)
 
 static ax_status try_render(jx *e, const json_t *context)
 {
-    if (setjmp(e->out))
+    static const char prompt[] = "add_generation_prompt";
+    jmp_buf leave;
+    e->out = &leave;
+    if (setjmp(leave))
         return ax_error_status();
     scope *root = scope_new(e, NULL);
     e->text = js_text(e, "");
+    if (e->cuts)
+        e->tails = jx_alloc(e, 2 * e->cuts->n * sizeof *e->tails);
     set_globals(e, root);
     set_context(e, root, context);
+    const char *name = names_find(&e->template->names, prompt, sizeof prompt - 1);
+    for (e->prompt = name ? root->first : NULL; e->prompt && e->prompt->name != name;)
+        e->prompt = e->prompt->next;
     run(e, scope_new(e, root), e->template->body);
     js_data(e, e->text);
     return AX_OK;
@@ -446,17 +526,36 @@ static ax_status try_render(jx *e, const json_t *context)
 /* Returns about how many bytes and values a context has. */
 static size_t size_of(const json_t *value)
 {
-    size_t n = 16;
+    size_t n = 16, length;
     const char *name;
     json_t *member;
     const json_t *element;
     size_t i;
-    json_object_foreach((json_t *)value, name, member) { n += strlen(name) + size_of(member); }
+    json_object_keylen_foreach((json_t *)value, name, length, member) { n += length + size_of(member); }
     json_array_foreach(value, i, element) { n += size_of(element); }
     return n + json_string_length(value);
 }
 
-ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64_t now, ax_jinja_text *out)
+/* Lets an arena begin with memory that is there from one rendering to the next: memory->size bytes, as many
+ * as the last one took. */
+static ax_status lend(ax_buf *memory, arena *a)
+{
+    const size_t size = memory->size;
+    memory->size = 0;
+    AX_TRY(ax_buf_reserve(memory, size));
+    a->at = memory->data;
+    a->left = memory->capacity & ~(size_t)15;
+    return AX_OK;
+}
+
+static void keep_size(ax_buf *memory, const arena *a)
+{
+    enum { MOST = 1 << 20 };
+    memory->size = ax_min((int64_t)(memory->capacity + a->used), MOST);
+}
+
+ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, int64_t now,
+                               ax_jinja_cuts *cuts, ax_jinja_text *out)
 {
     const size_t size = size_of(context);
     jx *e;
@@ -469,20 +568,33 @@ ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64
               .line = 1,
               .template = template,
               .now = now,
+              .cuts = cuts,
               .steps = 1000000 + 100 * (int64_t)size,
+              .side_steps = 1000000 + 100 * (int64_t)size,
               .most_text = ((size_t)4 << 20) + 8 * size};
-    ax_status status = try_render(e, context);
+    ax_status status = lend(&out->memory, &memory);
+    if (status == AX_OK)
+        status = try_render(e, context);
     if (status == AX_OK)
         status = take(e, out);
+    if (status == AX_OK)
+        status = take_tails(e);
     out->lost = e->lost;
+    keep_size(&out->memory, &memory);
     arena_fini(&memory);
     free(e);
     return status;
+}
+
+ax_status ax_jinja_render(const ax_jinja *template, const json_t *context, int64_t now, ax_jinja_text *out)
+{
+    return ax_jinja_render_cuts(template, context, now, NULL, out);
 }
 
 void ax_jinja_text_fini(ax_jinja_text *text)
 {
     ax_buf_fini(&text->text);
     ax_buf_fini(&text->parts);
+    ax_buf_fini(&text->memory);
     *text = (ax_jinja_text){0};
 }

@@ -34,10 +34,24 @@ void list_add(jx *e, jlist *list, jv v)
 
 jdict *dict_new(jx *e) { return jx_alloc(e, sizeof(jdict)); }
 
+static bool is_text(jx *e, jv v, const char *text, size_t n)
+{
+    const bool maybe = v.kind == J_STRING && v.s->n == n;
+    jx_charge(e, maybe ? n : 0);
+    return maybe && !memcmp(js_data(e, v.s), text, n);
+}
+
 static size_t place_of(jx *e, const jdict *d, jv key)
 {
     if ((key.kind == J_LIST && key.list->kind != L_TUPLE) || key.kind == J_DICT)
         jx_fail(e, "a %s cannot be a key of a dict", kind_name(key));
+    if (key.kind == J_STRING) {
+        const char *text = js_data(e, key.s);
+        for (size_t i = 0; i < d->n; i++)
+            if (is_text(e, d->key[i], text, key.s->n))
+                return i;
+        return d->n;
+    }
     for (size_t i = 0; i < d->n; i++)
         if (is_equal(e, d->key[i], key))
             return i;
@@ -68,12 +82,10 @@ bool dict_find(jx *e, const jdict *d, const char *key, jv *value)
 {
     const size_t n = strlen(key);
     for (size_t i = 0; i < d->n; i++)
-        if (d->key[i].kind == J_STRING && d->key[i].s->n == n && !memcmp(js_data(e, d->key[i].s), key, n)) {
-            jx_charge(e, 4 * i);
+        if (is_text(e, d->key[i], key, n)) {
             *value = d->value[i];
             return true;
         }
-    jx_charge(e, 4 * d->n);
     return false;
 }
 
@@ -232,6 +244,8 @@ jlist *elements(jx *e, jv v)
         list = v.list;
         if (list->kind != L_GENERATOR)
             return list;
+        jx_keep(e, &list->spent, sizeof list->spent);
+        e->effects++;
         v.list = list->spent ? list_new(e, L_LIST) : list;
         list->spent = true;
         return v.list;

@@ -1,0 +1,90 @@
+/* What is told of the first messages while a template is rendered is what the template writes for them. */
+#include "chat_test.h"
+#include "token/jinja/jinja.h"
+#include "token/jinja_loops.h"
+
+enum { N = 6 };
+
+static json_t *context_of(const json_t *messages, size_t n, bool prompt)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append(list, json_array_get(messages, i));
+    return json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", prompt);
+}
+
+/* Compares a cut with what the template writes for the first messages. */
+static void check_cut(const ax_jinja *template, const json_t *context, const ax_jinja_text *whole,
+                      const ax_jinja_cuts *cuts, const ax_jinja_cut *cut)
+{
+    ax_jinja_text alone = {0};
+    OK(ax_jinja_render(template, context, 0, &alone));
+    const size_t tail = cut->end - cut->begin;
+    assert_int_equal(alone.text.size, cut->same + tail);
+    if (cut->same)
+        assert_memory_equal(alone.text.data, whole->text.data, cut->same);
+    if (tail)
+        assert_memory_equal(alone.text.data + cut->same, cuts->tails.text.data + cut->begin, tail);
+    /* The parts of the tail end where those of the text do. */
+    const ax_jinja_part *part = (const void *)alone.parts.data, *tails = (const void *)cuts->tails.parts.data;
+    for (size_t i = 0, k = cut->part; i < alone.n_parts; i++)
+        if (part[i].end > cut->same) {
+            assert_int_equal(part[i].end - cut->same, tails[k].end - cut->begin);
+            assert_int_equal(part[i].from, tails[k++].from);
+        }
+    ax_jinja_text_fini(&alone);
+}
+
+/* Returns true if as many are told as expected. */
+static bool check_template(const char *text, const json_t *messages, const int told[2])
+{
+    ax_jinja *template;
+    ax_jinja_text whole = {0};
+    ax_jinja_cut cut[2 * N] = {{0}};
+    ax_jinja_cuts cuts = {.cut = cut, .n = N};
+    int known[2] = {0};
+    for (size_t i = 0; i < AX_COUNT(cut); i++)
+        cut[i].wanted = true;
+    OK(ax_jinja_parse("t", text, strlen(text), &template));
+    json_t *all = context_of(messages, N, false);
+    OK(ax_jinja_render_cuts(template, all, 0, &cuts, &whole));
+    json_decref(all);
+    for (size_t i = 0; i < AX_COUNT(cut); i++) {
+        if (!cut[i].known)
+            continue;
+        json_t *context = context_of(messages, i / 2, i % 2);
+        check_cut(template, context, &whole, &cuts, &cut[i]);
+        known[i % 2]++;
+        json_decref(context);
+    }
+    const bool right = known[0] == told[0] && known[1] == told[1];
+    if (!right)
+        printf("%s: %d and %d are told, not %d and %d\n", text, known[0], known[1], told[0], told[1]);
+    ax_jinja_text_fini(&whole);
+    ax_jinja_text_fini(&cuts.tails);
+    ax_jinja_destroy(&template);
+    return right;
+}
+
+static void first_messages(void **state)
+{
+    (void)state;
+    json_t *messages = json_array();
+    int wrong = 0;
+    for (int i = 0; i < N; i++) {
+        char content[] = "a";
+        *content = (char)('a' + i);
+        json_array_append_new(
+            messages, json_pack("{s:s, s:s}", "role", i % 2 ? "assistant" : "user", "content", content));
+    }
+    for (size_t i = 0; i < AX_COUNT(jinja_loops); i++)
+        wrong += !check_template(jinja_loops[i].template, messages, jinja_loops[i].told);
+    assert_int_equal(wrong, 0);
+    json_decref(messages);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

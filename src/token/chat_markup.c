@@ -9,17 +9,15 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Texts that begin with letters of their own. */
-#define TEXT "answer"
-#define REASON "reason"
 #define USER "{\"role\": \"user\", \"content\": \"question\"}"
-#define ANSWER "{\"role\": \"assistant\", \"content\": \"" TEXT "\"}"
+#define ANSWER "{\"role\": \"assistant\", \"content\": \"answer\"}"
 #define CALLS                                                                                                \
     "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"look\", \"description\": \"looks\", "   \
     "\"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\", "              \
     "\"description\": \"place\"}}, \"required\": [\"city\"]}}}], \"messages\": [" USER                       \
-    ", {\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"" REASON "\", \"tool_calls\": " \
+    ", {\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"reason\", \"tool_calls\": "     \
     "[{\"id\": \"call00001\", \"type\": \"function\", \"function\": {\"name\": \"look\", \"arguments\": "    \
     "{\"city\": \"there\"}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"call00001\", \"name\": \"look\", "  \
     "\"content\": \"found\"}"
@@ -31,17 +29,16 @@ static const char developer[] =
     "{\"messages\": [{\"role\": \"developer\", \"content\": \"order\"}, " USER ", " ANSWER "]}";
 static const char question[] = "{\"messages\": [" USER "]}";
 static const char reasons[] =
-    "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"" REASON "\", \"content\": "
-    "\"" TEXT "\"}]}";
-static const char calls[] = "{" CALLS ", {\"role\": \"assistant\", \"reasoning_content\": \"" REASON "\", "
-                            "\"content\": \"" TEXT "\"}]}";
+    "{\"messages\": [" USER ", {\"role\": \"assistant\", \"reasoning_content\": \"reason\", \"content\": "
+    "\"answer\"}]}";
+static const char calls[] = "{" CALLS ", {\"role\": \"assistant\", \"reasoning_content\": \"reason\", "
+                            "\"content\": \"answer\"}]}";
 static const char after_call[] = "{" CALLS "]}";
 
 /* Where a token is written. In conversations with nothing but turns of text: between the turns. In those with
  * reasoning, calls and tools: outside of answers, or in them. Elsewhere, for instance before an answer that
- * is to be written, which may end with what that answer would begin with, such as <think>. Last before
- * reasoning, or last before the text of an answer. */
-enum { BETWEEN = 1, OUTSIDE = 2, INSIDE = 4, ELSEWHERE = 8, REASONS = 16, ANSWERS = 32 };
+ * is to be written, which may end with what that answer would begin with. */
+enum { BETWEEN = 1, OUTSIDE = 2, INSIDE = 4, ELSEWHERE = 8 };
 
 static const struct sample {
     const char *record;
@@ -58,12 +55,15 @@ static const struct sample {
     {after_call, true, ELSEWHERE, 0, 0},
 };
 
-/* Returns true if a token that is written there can be a part of what an answer says. What opens reasoning
- * often stands in all prompts, as what separates turns does. */
-static bool is_said(unsigned char where)
+/* Returns true if answers can contain a token that is written there. Around reasoning stand the same tokens
+ * in many models; templates write them in prompts too, or in what they tell the system. */
+static bool is_said(const tok_added *a, unsigned char where)
 {
-    return (where & REASONS && !(where & ANSWERS)) ||
-           (!(where & BETWEEN) && (where & INSIDE || !(where & OUTSIDE)));
+    static const char *const reasoning[] = {"<think>", "</think>"};
+    for (size_t i = 0; i < AX_COUNT(reasoning); i++)
+        if (a->size == strlen(reasoning[i]) && !memcmp(a->content, reasoning[i], a->size))
+            return true;
+    return !(where & BETWEEN) && (where & INSIDE || !(where & OUTSIDE));
 }
 
 typedef struct finder {
@@ -94,37 +94,20 @@ static bool text_follows(const ax_chat_text *text, size_t i)
     return i < n && part[i].target;
 }
 
-/* Returns what the text of part `i`, which a turn says, is. */
-static unsigned char what_is(const ax_chat_text *text, size_t i)
-{
-    const ax_text_part *part = (const void *)text->parts.data;
-    const size_t begin = i ? part[i - 1].end : 0;
-    const char first = text->text.data[begin];
-    return first == *REASON ? REASONS : first == *TEXT ? ANSWERS : 0;
-}
-
 /* Notes the added tokens in the text of a sample. */
 static ax_status note_tokens(finder *f, const struct sample *s)
 {
     const ax_tokenizer *tok = f->chat->tok;
     const ax_text_part *part = (const void *)f->text.parts.data;
-    unsigned char ignored = 0, *last = &ignored;
     f->ids.size = f->mask.size = 0;
     AX_TRY(ax_chat_encode(f->encoder, &f->text, &f->ids, &f->mask));
     for (size_t i = 0; i < f->ids.size; i++) {
         const size_t at = (size_t)f->text.part.data[i];
-        size_t k = 0;
-        if (part[at].plain) {
-            *last |= what_is(&f->text, at);
-            last = &ignored;
-            continue;
-        }
-        while (k < tok->n_added && tok->added[k].id != f->ids.data[i])
-            k++;
-        if (k == tok->n_added || is_space(&tok->added[k]))
-            continue;
-        last = &f->where[k];
-        *last |= !part[at].target ? s->outside : text_follows(&f->text, at) ? s->before : s->after;
+        for (size_t k = 0; k < tok->n_added && !part[at].plain; k++)
+            if (tok->added[k].id == f->ids.data[i])
+                f->where[k] |= !part[at].target             ? s->outside
+                               : text_follows(&f->text, at) ? s->before
+                                                            : s->after;
     }
     return AX_OK;
 }
@@ -161,8 +144,8 @@ static ax_status find_tokens(ax_chat *chat, finder *f)
         AX_TRY(write_sample(f, &samples[i]));
     for (size_t k = 0; k < tok->n_added; k++) {
         const tok_added *a = &tok->added[k];
-        if (f->where[k] && !a->special)
-            AX_TRY(ax_ids_add(&chat->guarded[is_said(f->where[k])], &a->id, 1));
+        if (f->where[k] && !a->special && !is_space(a))
+            AX_TRY(ax_ids_add(&chat->guarded[is_said(a, f->where[k])], &a->id, 1));
     }
     return AX_OK;
 }

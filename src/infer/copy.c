@@ -254,6 +254,36 @@ static bool is_of_adapter(const ax_copy *c, const char *dir, const char *name)
             !strcmp(name, "config.json"));
 }
 
+/* Copies the directory of the chat templates that a model has by name. */
+static ax_status copy_templates(const ax_copy *c, const char *from, const char *name)
+{
+    char *path;
+    ax_strings names = {0};
+    AX_TRY(ax_path_join(c->aside, name, &path));
+    ax_status status = ax_mkdirs(path);
+    free(path);
+    if (status == AX_OK)
+        status = ax_dir_list(from, &names);
+    for (size_t i = 0; i < names.count && status == AX_OK; i++) {
+        char *file = NULL, inside[512];
+        snprintf(inside, sizeof inside, "%s/%s", name, names.items[i]);
+        status = ax_path_join(from, names.items[i], &file);
+        if (status == AX_OK && !fnmatch("*.jinja", names.items[i], 0))
+            status = copy_file(c, file, inside);
+        free(file);
+    }
+    ax_strings_fini(&names);
+    return status;
+}
+
+/* Returns true for a chat template of the base that the copy must not have: that of the adapter's tokenizer
+ * counts. */
+static bool is_replaced(const ax_copy *c, const char *dir, const char *name)
+{
+    return c->base && dir == c->base && ax_dir_has(c->dir, "tokenizer_config.json") &&
+           (!strcmp(name, "chat_template.jinja") || !strcmp(name, AX_BESIDE_TEMPLATES));
+}
+
 /* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's
  * directory is copied before the base model's directory. So a file of the base model is skipped if the
  * adapter has a file of the same name. */
@@ -263,14 +293,17 @@ static ax_status copy_entry(const ax_copy *c, const char *dir, const char *name)
     struct stat info;
     if (!fnmatch("*.safetensors", name, 0))
         ax_beside_say_link(dir, name);
-    if (!ax_beside_copied(name) || is_of_adapter(c, dir, name) || (c->base && ax_dir_has(c->aside, name)))
+    if (!ax_beside_copied(name) || is_of_adapter(c, dir, name) || is_replaced(c, dir, name) ||
+        (c->base && ax_dir_has(c->aside, name)))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
     ax_status status = AX_OK;
     if (regular)
         ax_beside_say_link(dir, name);
-    if (there && S_ISDIR(info.st_mode))
+    if (there && S_ISDIR(info.st_mode) && !strcmp(name, AX_BESIDE_TEMPLATES))
+        status = copy_templates(c, path, name);
+    else if (there && S_ISDIR(info.st_mode))
         ax_log(AX_LOG_INFO, "the directory %s is not copied", path);
     else if (regular && info.st_size > AX_BESIDE_MOST && !is_tokenizer(name))
         ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied: copy it yourself if it is needed",

@@ -91,9 +91,40 @@ static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
     return status;
 }
 
+/* Replaces the text of tokenizer_config.json by `config`, which is released. */
+static ax_status set_config(ax_tokenizer *tok, json_t *config)
+{
+    char *text = json_dumps(config, JSON_INDENT(2));
+    json_decref(config);
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write the tokenizer_config.json of a tokenizer");
+    free(tok->config);
+    tok->config = text;
+    tok->config_size = strlen(text);
+    return AX_OK;
+}
+
+/* Puts all templates into tokenizer_config.json, as a list that transformers reads too. So what is saved has
+ * them without a directory of its own. */
+static ax_status list_templates(ax_tokenizer *tok)
+{
+    json_t *config, *list = json_array(), *value;
+    const char *name;
+    if (tok->chat_template)
+        AX_TRY(add_template(tok, "default", 7, tok->chat_template));
+    AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
+    json_object_foreach(tok->templates, name, value)
+    {
+        json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", value));
+    }
+    json_object_set_new(config, "chat_template", list);
+    tok->chat_template_apart = false;
+    return set_config(tok, config);
+}
+
 ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
 {
     char *text;
+    const size_t before = json_object_size(tok->templates);
     AX_TRY(read_template(dir, "chat_template.jinja", &text));
     if (text && tok->chat_template && strcmp(text, tok->chat_template) != 0)
         ax_log(AX_LOG_INFO,
@@ -106,7 +137,10 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
         tok->chat_template = text;
         tok->chat_template_apart = true;
     }
-    return read_more_templates(dir, tok);
+    if (text && before) /* the file counts, and not the text of this name in tokenizer_config.json */
+        AX_TRY(add_template(tok, "default", 7, text));
+    AX_TRY(read_more_templates(dir, tok));
+    return json_object_size(tok->templates) > before ? list_templates(tok) : AX_OK;
 }
 
 /* Removes "chat_template" from tokenizer_config.json: some readers would use it instead of
@@ -115,16 +149,9 @@ static ax_status drop_template(ax_tokenizer *tok)
 {
     json_t *config;
     AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
-    bool there = !json_object_del(config, "chat_template");
-    char *text = there ? json_dumps(config, JSON_INDENT(2)) : NULL;
+    if (!json_object_del(config, "chat_template"))
+        return set_config(tok, config);
     json_decref(config);
-    AX_CHECK(!there || text, AX_ERR_MEMORY,
-             "not enough memory to write the tokenizer_config.json of a tokenizer");
-    if (there) {
-        free(tok->config);
-        tok->config = text;
-        tok->config_size = strlen(text);
-    }
     return AX_OK;
 }
 

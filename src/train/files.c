@@ -124,7 +124,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 static bool is_excluded(const ax_train_run *run, const char *name)
 {
     static const char *const written[] = {"config.json", "adapter_config.json", "tokenizer.json",
-                                          "tokenizer_config.json"};
+                                          "tokenizer_config.json", AX_BESIDE_TEMPLATES};
     static const char *const tokenizer[] = {"vocab.json",        "merges.txt",      "special_tokens_map.json",
                                             "added_tokens.json", "tokenizer.model", "chat_template.jinja"};
     return !ax_beside_copied(name) || is_one_of(name, written, AX_COUNT(written)) ||

@@ -374,6 +374,41 @@ static void added_tokens_are_markup_where_templates_write_them(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+/* Templates by name are saved with a tokenizer, where transformers reads them; the file of the default one
+ * counts. */
+static void named_templates_are_saved(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = load(s, "file"), *again;
+    ax_chat *chat;
+    ax_tokenizer_destroy(&tok);
+    put_text(s, "chatml-tok/tokenizer_config.json",
+             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}, {\"name\": \"rag\", "
+             "\"template\": \"r{{ messages }}\"}]}");
+    OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+    put_text(s, "chatml-tok/additional_chat_templates/tool_use.jinja", "t{{ messages }}");
+    OK(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok));
+    OK(ax_tokenizer_save(tok, in_scratch(s, "saved")));
+    OK(ax_tokenizer_load(in_scratch(s, "saved"), &again));
+    static const char *const names[] = {"default", "rag", "tool_use"};
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        ax_buf wanted = {0}, jinja = {0};
+        OK(ax_chat_create(tok, names[i], &chat));
+        OK(ax_chat_jinja(chat, &wanted));
+        ax_chat_destroy(&chat);
+        OK(ax_chat_create(again, names[i], &chat));
+        OK(ax_chat_jinja(chat, &jinja));
+        ax_chat_destroy(&chat);
+        assert_string_equal(jinja.data, i == 0 ? "file" : i == 1 ? "r{{ messages }}" : "t{{ messages }}");
+        assert_string_equal(jinja.data, wanted.data);
+        ax_buf_fini(&wanted);
+        ax_buf_fini(&jinja);
+    }
+    assert_string_equal(ax_tokenizer_chat_template(again), "file");
+    ax_tokenizer_destroy(&tok);
+    ax_tokenizer_destroy(&again);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +422,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(named_templates_are_saved, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
                                         files_teardown),
     };

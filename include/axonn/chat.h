@@ -51,6 +51,10 @@ const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
 
+/* Returns the time whose date the template can write, in seconds since 1970: that of the environment variable
+ * SOURCE_DATE_EPOCH (*fixed is set), or that at which *chat was created. Returns -1 if it writes no date. */
+int64_t ax_chat_date(const ax_chat *chat, bool *fixed);
+
 /* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For
  * turns that ax_chat_render accepts, the Jinja template writes the same text; if add_generation_prompt is
  * set, the header of an answer follows. The Jinja template has no role for the input of Alpaca, and does not

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <xxhash.h>
 
 /* Version of the cached token files. Must be increased when a change of the program makes the same inputs
@@ -16,7 +18,8 @@ enum { CACHE_VERSION = 6 };
  * texts (only if they are: the file is else that of earlier versions, which never did), the names, sizes and
  * modification times of the text files (for a pipe, its size and a hash of its bytes), the options for
  * reading text (text_key, bad_lines, the chat template, the members to ignore and, if there is a template,
- * whether text_key was given), and the tokenizer. */
+ * whether text_key was given; the date, if the user gave one and the template can write it), and the
+ * tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_options *how, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -36,6 +39,12 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
     XXH3_64bits_update(state, &key_first, sizeof key_first);
     XXH3_64bits_update(state, corpus->text_key, strlen(corpus->text_key) + 1);
     XXH3_64bits_update(state, template, strlen(template) + 1);
+    bool fixed = false;
+    const int64_t date = corpus->chat ? ax_chat_date(corpus->chat, &fixed) : -1;
+    if (!strncmp(template, "own-", 4)) /* earlier versions knew its markup by its text */
+        XXH3_64bits_update(state, "markup", sizeof "markup");
+    if (fixed && date >= 0)
+        XXH3_64bits_update(state, &date, sizeof date);
     for (size_t i = 0; i < corpus->ignore.count; i++)
         XXH3_64bits_update(state, corpus->ignore.items[i], strlen(corpus->ignore.items[i]) + 1);
     for (int64_t i = 0; i < corpus->n; i++) {
@@ -77,6 +86,25 @@ static bool is_usable(const char *path, const ax_tokenizer *tokenizer)
     return usable;
 }
 
+/* Logs that the conversations of a file have the date of another day: a run that continues keeps its data. */
+static void say_date(const char *path, const ax_chat *chat)
+{
+    bool fixed = false;
+    const time_t now = (time_t)(chat ? ax_chat_date(chat, &fixed) : -1);
+    struct stat file;
+    struct tm then, today;
+    char date[32];
+    if (now == -1 || fixed || stat(path, &file) || !localtime_r(&file.st_mtime, &then) ||
+        !localtime_r(&now, &today) || (then.tm_yday == today.tm_yday && then.tm_year == today.tm_year))
+        return;
+    strftime(date, sizeof date, "%d %b %Y", &then);
+    ax_log(AX_LOG_INFO,
+           "%s was written on %s, and its conversations have that date where the chat template writes one: "
+           "remove the "
+           "file if they are to have today's; SOURCE_DATE_EPOCH fixes the date",
+           path, date);
+}
+
 static ax_status find_cache_path(const ax_corpus *corpus, const char *real, const ax_data_build_options *how,
                                  const char *cache_dir, char **out)
 {
@@ -95,7 +123,10 @@ static ax_status prepare_text(const char *real, const ax_data_build_options *how
     AX_TRY(ax_mkdirs(cache_dir));
     AX_TRY(corpus_create(&options.corpus, how->progress, how->user, &corpus));
     ax_status status = find_cache_path(corpus, real, how, cache_dir, out);
-    if (status != AX_OK || is_usable(*out, how->tokenizer)) {
+    const bool usable = status == AX_OK && is_usable(*out, how->tokenizer);
+    if (usable)
+        say_date(*out, corpus->chat);
+    if (status != AX_OK || usable) {
         ax_corpus_destroy(&corpus);
         return status;
     }

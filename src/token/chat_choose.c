@@ -295,6 +295,12 @@ const char *ax_chat_origin(const ax_chat *chat)
     return (chat->template || chat->own) && chat->origin.size ? chat->origin.data : NULL;
 }
 
+int64_t ax_chat_date(const ax_chat *chat, bool *fixed)
+{
+    *fixed = false;
+    return chat->own ? chat_jinja_date(chat->own, fixed) : -1;
+}
+
 int32_t ax_chat_end(const ax_chat *chat)
 {
     return chat->template ? find_token(chat->tok, chat->template->end)

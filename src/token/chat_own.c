@@ -14,6 +14,7 @@ struct chat_jinja {
     ax_jinja *text, *tools; /* tools: for conversations with tools; NULL: `text` */
     json_t *tokens;         /* bos_token and the like, for the context */
     int64_t now;
+    bool fixed;     /* by SOURCE_DATE_EPOCH */
     int32_t end;    /* the token that ends an answer; -1: none is known */
     ax_buf closing; /* what stands between an answer and that token */
     ax_jinja_text work[4];
@@ -582,13 +583,28 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     return ax_buf_add(&own->closing, rest, n);
 }
 
-ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out)
+/* Sets the time that the template writes. */
+static ax_status read_time(chat_jinja *own)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    char *end = NULL;
+    own->fixed = epoch && *epoch;
+    own->now = own->fixed ? strtoll(epoch, &end, 10) : (int64_t)time(NULL);
+    AX_CHECK(
+        !own->fixed || (!*end && own->now >= 0 && own->now < INT64_C(253402300800)), AX_ERR_USAGE,
+        "the environment variable SOURCE_DATE_EPOCH, whose date chat templates write, is \"%s\", but must be "
+        "a number of seconds since 1970: date -d 2026-01-31 +%%s prints one",
+        epoch);
+    return AX_OK;
+}
+
+ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out)
+{
     chat_jinja *own;
     AX_TRY(ax_calloc(1, sizeof *own, &own));
-    own->now = epoch && *epoch ? strtoll(epoch, NULL, 10) : (int64_t)time(NULL);
-    ax_status status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
+    ax_status status = read_time(own);
+    if (status == AX_OK)
+        status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
     if (status == AX_OK && tools)
         status = ax_jinja_parse("chat_template tool_use", tools, strlen(tools), &own->tools);
     if (status == AX_OK)
@@ -624,13 +640,19 @@ void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)
         *size -= n;
 }
 
+int64_t chat_jinja_date(const chat_jinja *own, bool *fixed)
+{
+    *fixed = own->fixed;
+    return ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools)) ? own->now : -1;
+}
+
 ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out)
 {
-    char date[64] = "";
+    char date[128] = "";
     struct tm when;
-    const time_t now = (time_t)own->now;
-    if ((ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools))) &&
-        localtime_r(&now, &when))
+    bool fixed;
+    const time_t now = (time_t)chat_jinja_date(own, &fixed);
+    if (now != -1 && localtime_r(&now, &when))
         strftime(date, sizeof date, ", which can write the date (%d %b %Y; SOURCE_DATE_EPOCH sets another)",
                  &when);
     return ax_buf_printf(out, "the tokenizer's own chat_template, run as it is%s", date);

@@ -506,6 +506,54 @@ static void cache(void **state)
     ax_tokenizer_destroy(&plain);
 }
 
+/* Prepares a file by the tokenizer's own template on a date (NULL: today's). The caller frees the path. */
+static char *prepare_dated(const char *path, const ax_tokenizer *tok, const char *cache, const char *date)
+{
+    ax_chat *chat;
+    char *out;
+    assert_int_equal(date ? setenv("SOURCE_DATE_EPOCH", date, 1) : unsetenv("SOURCE_DATE_EPOCH"), 0);
+    OK(ax_chat_create(tok, NULL, &chat));
+    OK(ax_data_prepare(path, &(ax_data_build_options){.tokenizer = tok, .corpus = {.chat = chat}}, cache,
+                       &out));
+    ax_chat_destroy(&chat);
+    return out;
+}
+
+/* A date that the user gives is a part of what a prepared file is, if the template writes dates. */
+static void cache_of_dates(void **state)
+{
+    static const char *const dates[] = {NULL, "1700000000", "1800000000", "1700000000", NULL};
+    scratch *s = *state;
+    const char *chats = put_text(s, "chats.jsonl",
+                                 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                                 "\"assistant\", \"content\": \"b\"}]}\n");
+    for (int dated = 0; dated < 2; dated++) {
+        put_text(s, "chat_template.jinja",
+                 dated ? "{{ strftime_now('%Y') }}{% for m in messages %}{{ m.role }}:{{ m.content }};{% "
+                         "endfor %}{% if "
+                         "add_generation_prompt %}assistant:{% endif %}"
+                       : "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{% if "
+                         "add_generation_prompt "
+                         "%}assistant:{% endif %}");
+        ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+        char *paths[AX_COUNT(dates)];
+        for (size_t i = 0; i < AX_COUNT(dates); i++)
+            paths[i] = prepare_dated(chats, tok, in_scratch(s, "cache"), dates[i]);
+        for (size_t i = 0; i < AX_COUNT(dates); i++)
+            for (size_t k = 0; k < i; k++)
+                assert_int_equal(!strcmp(paths[i], paths[k]), !dated || i + k == 4);
+        for (size_t i = 0; i < AX_COUNT(dates); i++)
+            free(paths[i]);
+        ax_tokenizer_destroy(&tok);
+    }
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    ax_chat *chat;
+    assert_int_equal(setenv("SOURCE_DATE_EPOCH", "tomorrow", 1), 0);
+    FAILS(AX_ERR_USAGE, "is \"tomorrow\", but must be a number of seconds", ax_chat_create(tok, NULL, &chat));
+    assert_int_equal(unsetenv("SOURCE_DATE_EPOCH"), 0);
+    ax_tokenizer_destroy(&tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -517,6 +565,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(failures_leave_nothing, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(cache, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(cache_of_pipes, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(cache_of_dates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(bad_lines_on_any_threads, files_setup, files_teardown),
     };
     ax_log_set_level(AX_LOG_ERROR);

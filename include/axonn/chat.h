@@ -46,7 +46,7 @@ void ax_chat_destroy(ax_chat **chat);
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
- * special tokens". Returns NULL if the caller named the template, or if there is none. */
+ * special tokens". Returns NULL if the caller named a template of axonn's own, or if there is none. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);

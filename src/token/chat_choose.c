@@ -143,7 +143,9 @@ static ax_status take_named(ax_chat *chat, const char *name)
         chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
     if (!chat->template) {
         AX_TRY(take_named_own(chat, name));
-        return chat->own ? AX_OK : refuse_name(chat, name);
+        return chat->own
+                   ? chat_jinja_describe(chat->own, find_text(chat->tok, name) ? name : NULL, &chat->origin)
+                   : refuse_name(chat, name);
     }
     chat->tools = chat->template->tools;
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
@@ -213,7 +215,7 @@ static ax_status choose_own(ax_chat *chat)
     if (status == AX_ERR_DATA) /* concerns conversations only */
         return ax_buf_printf(&chat->broken, "%s", ax_error_message());
     AX_TRY(status);
-    AX_TRY(chat_jinja_describe(chat->own, &chat->origin));
+    AX_TRY(chat_jinja_describe(chat->own, NULL, &chat->origin));
     return known && known->differs
                ? ax_buf_printf(&chat->origin,
                                "; earlier versions of axonn wrote by template %s here, as "

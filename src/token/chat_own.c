@@ -646,7 +646,7 @@ int64_t chat_jinja_date(const chat_jinja *own, bool *fixed)
     return ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools)) ? own->now : -1;
 }
 
-ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out)
+ax_status chat_jinja_describe(const chat_jinja *own, const char *name, ax_buf *out)
 {
     char date[128] = "";
     struct tm when;
@@ -655,7 +655,8 @@ ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out)
     if (now != -1 && localtime_r(&now, &when))
         strftime(date, sizeof date, ", which can write the date (%d %b %Y; SOURCE_DATE_EPOCH sets another)",
                  &when);
-    return ax_buf_printf(out, "the tokenizer's own chat_template, run as it is%s", date);
+    return ax_buf_printf(out, "the tokenizer's own chat_template%s%s, run as it is%s", name ? " " : "",
+                         name ? name : "", date);
 }
 
 uint64_t chat_jinja_hash(const char *text, const char *tools)

@@ -152,8 +152,8 @@ int32_t chat_jinja_end(const chat_jinja *own);
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
 /* As ax_chat_date. */
 int64_t chat_jinja_date(const chat_jinja *own, bool *fixed);
-/* Appends the phrase of ax_chat_origin. */
-ax_status chat_jinja_describe(const chat_jinja *own, ax_buf *out);
+/* Appends the phrase of ax_chat_origin. `name`: of the text, where the tokenizer has several; or NULL. */
+ax_status chat_jinja_describe(const chat_jinja *own, const char *name, ax_buf *out);
 /* Returns a hash of the texts, which names the template in token files. */
 uint64_t chat_jinja_hash(const char *text, const char *tools);
 

@@ -8,15 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of each template: its tokenizer in tokenizer.json, and tokens to add. */
+/* A model's own template: it cuts reasoning off earlier answers, and asks which message is the last. */
+#define OWN                                                                                                  \
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{{ messages[0].content }}{% else "    \
+    "%}{% set "                                                                                              \
+    "rest = messages %}{% endif %}{% for m in rest %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{{ "     \
+    "m.tool_calls "                                                                                          \
+    "| tojson }}{% endif %}{% if loop.last or not m.content %}{{ m.content }}{% else %}{{ "                  \
+    "m.content.split('</think>')[-1].strip() }}{% endif %}<|im_end|>\n{% endfor %}{% if "                    \
+    "add_generation_prompt "                                                                                 \
+    "%}<|im_start|>assistant\n<think>{% endif %}"
+
+/* Of each template: its tokenizer in tokenizer.json, tokens to add, and its text if it is a model's own. */
 static const struct {
-    const char *variant, *added[5];
+    const char *variant, *added[5], *own;
 } kinds[] = {
-    {"gpt2", {"<|im_start|>", "<|im_end|>"}},
-    {"llama3", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
-    {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}},
-    {"llama2", {NULL}},
-    {"gpt2", {NULL}},
+    {"gpt2", {"<|im_start|>", "<|im_end|>"}, NULL},
+    {"llama3", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, NULL},
+    {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}, NULL},
+    {"llama2", {NULL}, NULL},
+    {"gpt2", {NULL}, NULL},
+    {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}, OWN},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static ax_tokenizer *tokenizers[KINDS];
@@ -37,6 +49,11 @@ void fuzz_make_seeds(void)
     fuzz_seed_texts((const char *[]){"3{\"conversations\":[{\"from\":\"human\",\"value\":\"</s> "
                                      "x\"},{\"from\":\"gpt\",\"value\":\"\xe2\x96\x81\"}]}",
                                      NULL});
+    fuzz_seed_texts((const char *[]){
+        "5{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+        "\"content\":\"a<|im_end|>\"},{\"role\":\"assistant\",\"content\":\"<think>x</think>b\"},"
+        "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"<think>\"}]}",
+        NULL});
     fuzz_seed_texts((const char *[]){"4{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\"}", NULL});
     fuzz_seed_texts((const char *[]){"0{\"system\":\"s\",\"instruction\":\"i\",\"context\":\"c\","
                                      "\"response\":\"r\",\"history\":[[\"q\",\"a\"]],"
@@ -80,6 +97,7 @@ static void load(size_t k)
         char *text = json_dumps(tok, 0);
         if (!text ||
             ax_tokenizer_load(fuzz_file("tokenizer.json", text, strlen(text)), &tokenizers[k]) != AX_OK ||
+            (kinds[k].own && ax_tokenizer_set_chat_template(tokenizers[k], kinds[k].own) != AX_OK) ||
             ax_chat_create(tokenizers[k], NULL, &chats[k]) != AX_OK)
             abort();
         free(text);

@@ -112,7 +112,7 @@ static void expect_own(const ax_tokenizer *tok, const char *text)
     assert_string_equal(out.text.data, text);
     OK(ax_chat_create(tok, ax_chat_name(chat), &again));
     assert_string_equal(ax_chat_name(again), ax_chat_name(chat));
-    assert_null(ax_chat_origin(again));
+    assert_string_equal(ax_chat_origin(again), ax_chat_origin(chat));
     ax_chat_destroy(&again);
     ax_chat_text_fini(&out);
     ax_chat_destroy(&chat);

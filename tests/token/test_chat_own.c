@@ -394,6 +394,7 @@ static void named_templates_are_saved(void **state)
     for (size_t i = 0; i < AX_COUNT(names); i++) {
         ax_buf wanted = {0}, jinja = {0};
         OK(ax_chat_create(tok, names[i], &chat));
+        assert_non_null(strstr(ax_chat_origin(chat), names[i]));
         OK(ax_chat_jinja(chat, &wanted));
         ax_chat_destroy(&chat);
         OK(ax_chat_create(again, names[i], &chat));

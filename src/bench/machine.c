@@ -86,9 +86,8 @@ static ax_status open_file(const char *path, int ranks, int node, ax_machine **o
         return ax_machine_create(out);
     AX_TRY(ax_machine_open(path, out));
     AX_CHECK((*out)->ranks_per_node == node && (*out)->nodes == ranks / node, AX_ERR_USAGE,
-             "--save: %s describes %lld nodes of %lld ranks, and this run has %d of %d: run as many ranks, "
-             "or give "
-             "another file",
+             "--save: %s is of %lld nodes with %lld ranks each, and this run has %d with %d: run as "
+             "many ranks, or give another file",
              path, (long long)(*out)->nodes, (long long)(*out)->ranks_per_node, ranks / node, node);
     return AX_OK;
 }

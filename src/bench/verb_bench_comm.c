@@ -37,8 +37,7 @@ static const ax_option comm_options[] = {
      .help = "print the results as JSON, one object per case"},
     {"save", AX_OPT_PATH, offsetof(args, save), .meta = "FILE",
      .help = "also time the collectives of all smaller groups of ranks, and write all times into the "
-             "description of "
-             "this machine in FILE"},
+             "description of this machine in FILE"},
 };
 
 /* In the arrays of two elements, [0] is for axonn and [1] for the MPI library. axonn's buffers are allocated

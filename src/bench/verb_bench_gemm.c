@@ -20,8 +20,7 @@ static const ax_option options[] = {
      .help = "print the results as JSON, one object per GEMM"},
     {"save", AX_OPT_PATH, offsetof(args, save), .meta = "FILE",
      .help = "also time the other kernels of the step, and write all rates into the description of this "
-             "machine in "
-             "FILE"},
+             "machine in FILE"},
 };
 
 /* One row of the output: a GEMM, or the sum of all GEMMs of a step. */
@@ -251,9 +250,8 @@ const cli_verb verb_bench_gemm = {
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
         "calls of a step. On several ranks, all measure at the same time and rank 0's GEMMs are shown.\n"
         "data.train is not needed. With --save, FILE becomes a description of this machine, with as many\n"
-        "ranks at work as this run has; GEMMs that FILE has already stay, and are replaced if they are "
-        "timed\n"
-        "again. What was not measured is listed at its end.",
+        "ranks at work as this run has; GEMMs that FILE has already stay, and are replaced if they are\n"
+        "timed again. What was not measured is listed at its end.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml --ranks 2 --save machine.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"

@@ -337,9 +337,8 @@ const cli_verb verb_plan = {
         "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
         "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
         "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
-        "micro-batch within it is printed, or the keys that would make the run fit. With --machine the "
-        "memory\n"
-        "of that machine's devices is the limit, and more ranks than it has are an error.",
+        "micro-batch within it is printed, or the keys that would make the run fit. With --machine the\n"
+        "memory of that machine's devices is the limit, and more ranks than it has are an error.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
                 "axonn plan gpt.yaml --ranks 64 grid.z=64 --machine perlmutter --json",
     .options = options,

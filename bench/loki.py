@@ -36,9 +36,11 @@ def perplexity(args, *flags):
 
 
 def print_peer(args, bases):
+    ways = ["full", "exact", "h2o", "h2o fixed", "loki", "dims alone"]
     for rotary, basis in bases.items():
         found = run([args.torch, PEER, "--model", args.model, "--data", args.tokens_file, "--loki", basis, "--keys", args.keys,
-                     "--dims", args.dims, "--seq", str(args.seq_len)])
+                     "--dims", args.dims, "--seq", str(args.seq_len), "--ways", *ways])
+        ways = ["exact", "loki", "dims alone"]  # the others are without the basis
         print(f"\n| PyTorch, keys {rotary} RoPE | perplexity | of exact top K |\n|---|---|---|")
         for way, value in found.items():
             if way != "jaccard":

@@ -124,9 +124,9 @@ static void find_cut(jx *e, jloop *loop, const char *name, size_t n, bool again)
         if (!cut->wanted || cut->known || e->need > n || (prompt && (e->asked_prompt || !e->prompt)) ||
             e->side_steps <= 0 || e->arena->used > e->arena->most / 2)
             continue;
+        cut->same = e->text->n;
         const jstr *tail = run_aside(e, loop, name, n, prompt, again);
         cut->known = tail != NULL;
-        cut->same = e->text->n;
         e->tails[2 * n + (size_t)prompt] = tail;
     }
 }

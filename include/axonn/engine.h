@@ -7,6 +7,7 @@
 
 #include "axonn/clock.h"
 #include "axonn/data.h"
+#include "axonn/machine.h"
 #include "axonn/model.h"
 #include "axonn/optim.h"
 
@@ -68,6 +69,10 @@ AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, co
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
 /* ---- the time of a planned step ---- */
+
+/* Returns the prices of kernels, copies, collectives and messages on a described machine (machine.h), whose
+ * ranks are numbered node by node. Borrows the machine. Messages are taken to travel while ranks compute. */
+ax_prices ax_prices_of(const ax_machine *machine);
 
 /* Micro-batches of a step that may differ in time. Transfers in flight pass from one to the next, so the
  * second is not like those after it. */

@@ -13,6 +13,7 @@ typedef struct args {
     cli_config_args common; /* common.launch.ranks: the ranks to plan for */
     bool json;
     char *machine;
+    int64_t tokens;
 } args;
 
 static const ax_option options[] = {
@@ -26,6 +27,8 @@ static const ax_option options[] = {
      .help =
          "description of the machine to plan for, one that comes with axonn (alps, frontier, h100x8, h200x8, "
          "perlmutter, summit) or a file; default: runtime.machine"},
+    {"tokens", AX_OPT_INT, offsetof(args, tokens), "0", "[0, 1000000000000000000]", .meta = "N",
+     .help = "with --machine: also say how long training on N tokens takes; 0: does not"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the plan as one JSON object"},
 };
 
@@ -39,6 +42,11 @@ typedef struct forecast {
     double flops;               /* of a step, all ranks */
     int64_t
         micro_batch; /* the largest within the limit, with all other keys as they are; 0: there is no limit */
+    bool timed;      /* the machine has the rates that times need */
+    char untimed[512];        /* which rates it lacks */
+    ax_step_time time;        /* of a step; 0 if not timed */
+    ax_stage_times *of_stage; /* [stages]; NULL if not timed */
+    int64_t train_tokens;     /* --tokens */
     ax_axes_bytes *sent; /* for each set of axes what the rank that sends most along it sends in a step */
     int n_sent;
 } forecast;
@@ -145,10 +153,31 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
     return status;
 }
 
+/* Finds how long a step takes on the machine; or, if the description lacks rates, which.
+ */
+static ax_status find_time(const ax_trainer *trainer, forecast *f)
+{
+    const ax_train_plan *p = f->run;
+    if (!f->machine)
+        return AX_OK;
+    if (ax_machine_check_times(f->machine, p->compute, ax_comm_size(p->ranks)) != AX_OK) {
+        snprintf(f->untimed, sizeof f->untimed, "%s", ax_error_message());
+        return AX_OK;
+    }
+    const ax_prices prices = ax_prices_of(f->machine);
+    AX_TRY(ax_calloc((size_t)f->stages, sizeof *f->of_stage, &f->of_stage));
+    AX_TRY(ax_trainer_time_step(trainer, &prices, NULL, f->of_stage, &f->time));
+    f->timed = true;
+    return AX_OK;
+}
+
 static void forecast_fini(forecast *f)
 {
     for (int s = 0; s < f->stages; s++)
         ax_engine_plan_fini(&f->stage[s]);
+    for (int s = 0; s < f->stages && f->of_stage; s++)
+        ax_stage_times_fini(&f->of_stage[s]);
+    free(f->of_stage);
     free(f->stage);
     free(f->sent);
 }
@@ -173,13 +202,42 @@ static json_t *memory_json(const ax_memory *m, ax_memory_place place)
     return object;
 }
 
-static json_t *stage_json(const ax_engine_plan *stage)
+static json_t *exposed_json(const ax_stage_times *t)
 {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o}", "memory", (json_int_t)ax_memory_total(&stage->memory),
-                     "device", memory_json(&stage->memory, AX_MEMORY_ON_DEVICE), "host",
-                     memory_json(&stage->memory, AX_MEMORY_ON_HOST), "disk",
-                     memory_json(&stage->memory, AX_MEMORY_ON_DISK), "comm_bytes",
-                     sent_json(stage->sent, stage->n_sent));
+    json_t *object = json_object();
+    for (int i = 0; i < t->n_exposed && object; i++)
+        json_object_set_new(object, t->exposed[i].axes, json_real(t->exposed[i].seconds * 1e3));
+    return object;
+}
+
+static json_t *stage_json(const forecast *f, int s)
+{
+    const ax_engine_plan *stage = &f->stage[s];
+    json_t *json = json_pack(
+        "{s:I, s:o, s:o, s:o, s:o}", "memory", (json_int_t)ax_memory_total(&stage->memory), "device",
+        memory_json(&stage->memory, AX_MEMORY_ON_DEVICE), "host",
+        memory_json(&stage->memory, AX_MEMORY_ON_HOST), "disk",
+        memory_json(&stage->memory, AX_MEMORY_ON_DISK), "comm_bytes", sent_json(stage->sent, stage->n_sent));
+    if (json && f->timed) {
+        json_object_set_new(json, "kernels_ms", json_real(f->of_stage[s].computed * 1e3));
+        json_object_set_new(json, "comm_exposed_ms", exposed_json(&f->of_stage[s]));
+    }
+    return json;
+}
+
+/* Adds the time of a step: null if the machine lacks rates, nothing without a machine. */
+static void add_time_json(json_t *json, const forecast *f)
+{
+    if (json && f->machine && !f->timed)
+        json_object_set_new(json, "step_ms", json_null());
+    if (!json || !f->timed)
+        return;
+    json_object_set_new(json, "step_ms", json_real(f->time.seconds * 1e3));
+    json_object_set_new(json, "pipe_wait_ms", json_real(f->time.bubble * 1e3));
+    json_object_set_new(json, "tokens_per_s", json_real((double)f->tokens / f->time.seconds));
+    if (f->train_tokens)
+        json_object_set_new(json, "seconds",
+                            json_real((double)f->train_tokens / (double)f->tokens * f->time.seconds));
 }
 
 static ax_status print_json(const forecast *f)
@@ -189,9 +247,9 @@ static ax_status print_json(const forecast *f)
     json_t *stages = json_array();
     const char *machine = f->machine ? f->machine->name : NULL;
     for (int s = 0; s < f->stages && stages; s++)
-        json_array_append_new(stages, stage_json(&f->stage[s]));
+        json_array_append_new(stages, stage_json(f, s));
     ax_train_describe(p->options.model, p->grid, model, grid);
-    return cli_print_json(
+    json_t *json =
         json_pack("{s:s, s:s?, s:I, s:s, s:i, s:s, s:s, s:I, s:o, s:I, s:I, s:I, s:f, s:o, s:o}", "model",
                   model, "machine", machine, "parameters", (json_int_t)f->parameters, "grid", grid, "ranks",
                   ax_comm_size(p->ranks), "device", p->config->device, "precision", ax_dtype_name(p->compute),
@@ -199,7 +257,9 @@ static ax_status print_json(const forecast *f)
                   f->micro_batch ? json_integer((json_int_t)f->micro_batch) : json_null(), "recompute",
                   (json_int_t)p->options.recompute, "mem_planned",
                   (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens,
-                  "flops", f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages));
+                  "flops", f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages);
+    add_time_json(json, f);
+    return cli_print_json(json);
 }
 
 static void print_memory(const ax_memory *m, ax_memory_place place, const char *where)
@@ -208,6 +268,30 @@ static void print_memory(const ax_memory *m, ax_memory_place place, const char *
     if (ax_memory_on(m, place))
         printf("  %-7s %10s: %s\n", where, ax_format_bytes((double)ax_memory_on(m, place), size),
                ax_memory_print(m, place, text));
+}
+
+/* Prints the time of a step, and of which the stage that computes longest waits for collectives. */
+static void print_time(const forecast *f)
+{
+    const ax_train_plan *p = f->run;
+    const double peak = f->machine->device.gemm.rate[p->compute] * ax_comm_size(p->ranks);
+    const ax_stage_times *t = f->of_stage;
+    char text[32];
+    for (int s = 1; s < f->stages; s++)
+        t = f->of_stage[s].computed > t->computed ? &f->of_stage[s] : t;
+    printf("time of a step: %s, %.4g tokens/s", ax_format_seconds(f->time.seconds, text),
+           (double)f->tokens / f->time.seconds);
+    if (peak > 0)
+        printf(", %.1f %% of the rate of GEMMs", 100 * f->flops / f->time.seconds / peak);
+    printf("; kernels %s", ax_format_seconds(t->computed, text));
+    for (int i = 0; i < t->n_exposed; i++)
+        printf(", waiting along %s %s", t->exposed[i].axes, ax_format_seconds(t->exposed[i].seconds, text));
+    if (f->stages > 1)
+        printf(", for other stages %s", ax_format_seconds(f->time.bubble, text));
+    printf("\n");
+    if (f->train_tokens)
+        printf("%lld tokens: %s\n", (long long)f->train_tokens,
+               ax_format_seconds((double)f->train_tokens / (double)f->tokens * f->time.seconds, text));
 }
 
 static ax_status print_text(const forecast *f)
@@ -243,6 +327,10 @@ static ax_status print_text(const forecast *f)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
                i + 1 < f->n_sent ? "" : "\n");
+    if (f->timed)
+        print_time(f);
+    else if (f->machine)
+        printf("no time of a step: %s\n", f->untimed);
     return AX_OK;
 }
 
@@ -253,13 +341,15 @@ static ax_status print_text(const forecast *f)
 static ax_status plan(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
 {
     ax_trainer *trainer;
-    forecast f = {.machine = machine};
+    forecast f = {.machine = machine, .train_tokens = a->tokens};
     if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
         ax_log_set_level(AX_LOG_WARN);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     ax_status status = make(trainer, &f);
     if (status == AX_OK)
         status = keep_limit(world, config, &f);
+    if (status == AX_OK)
+        status = find_time(trainer, &f);
     if (status == AX_OK)
         status = a->json ? print_json(&f) : print_text(&f);
     forecast_fini(&f);
@@ -321,6 +411,8 @@ static ax_status run(const void *raw)
         status = ax_comm_alone_create((int)ranks, &world);
     if (status == AX_OK)
         status = open_machine(a, &machine);
+    if (status == AX_OK && a->tokens && !machine)
+        status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
     if (status == AX_OK)
         status = machine ? plan_for(world, &config, a, machine) : plan(world, &config, a, NULL);
     ax_machine_close(&machine);
@@ -338,7 +430,8 @@ const cli_verb verb_plan = {
         "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
         "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
         "micro-batch within it is printed, or the keys that would make the run fit. With --machine the\n"
-        "memory of that machine's devices is the limit, and more ranks than it has are an error.",
+        "memory of that machine's devices is the limit, more ranks than it has are an error, and the plan\n"
+        "says how long a step takes there: the step is replayed with the rates of the description.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
                 "axonn plan gpt.yaml --ranks 64 grid.z=64 --machine perlmutter --json",
     .options = options,

@@ -1,6 +1,8 @@
 /* `axonn plan` prints what a run of any number of ranks will need, and why a run cannot be. */
 #include "cli/cli_test.h"
 
+#include <math.h>
+
 #define SMALL                                                                                                \
     "model: {family: gpt2, layers: 4, hidden: 64, heads: 4, vocab: 256, seq_len: 64}\n"                      \
     "train: {global_batch: 32, micro_batch: 1, precision: bf16}\n"
@@ -166,11 +168,59 @@ static void machine_is_the_limit(void **state)
     ax_buf_fini(&out);
 }
 
+/* On a machine whose kernels take no time, a step takes as long as the link takes for the bytes that a rank
+ * sends; on one without a link, as long as the kernels, whose bytes per second are halved, twice as long. */
+static void machine_gives_the_time_of_a_step(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *plan;
+    double ms[2];
+    assert_int_equal(
+        shell("printf 'name: links\\nranks_per_node: 2\\ndevice: {memory: 100000000000, host_access: true, "
+              "stream: 1e30, gemm: {bf16: 1e30, f32: 1e30}}\\nlinks: {node: {rate: 1e9}}\\n' >m.yaml",
+              &out),
+        0);
+    plan = json_of(AXONN " plan a.yaml grid.x=2 --machine m.yaml --tokens 20480 --json 2>/dev/null");
+    const double sent = (double)integer(json_object_get(plan, "comm_bytes"), "x"),
+                 step = json_number_value(json_object_get(plan, "step_ms"));
+    assert_true(sent > 0 && fabs(step - sent / 1e9 * 1e3) < 1e-9 * step);
+    assert_true(fabs(json_number_value(json_object_get(plan, "seconds")) - 10 * step / 1e3) < 1e-9 * step);
+    json_decref(plan);
+    for (int i = 0; i < 2; i++) {
+        char command[256];
+        snprintf(
+            command, sizeof command,
+            "printf 'name: kernels\\nranks_per_node: 2\\ndevice: {memory: 100000000000, host_access: true, "
+            "stream: %se9, gemm: {bf16: 1e30, f32: 1e30}}\\n' >m.yaml",
+            i ? "1" : "2");
+        assert_int_equal(shell(command, &out), 0);
+        plan = json_of(AXONN " plan a.yaml --machine m.yaml --json 2>/dev/null");
+        ms[i] = json_number_value(json_object_get(plan, "step_ms"));
+        json_decref(plan);
+    }
+    assert_true(ms[0] > 0 && fabs(ms[1] - 2 * ms[0]) < 1e-9 * ms[1]);
+    assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml 2>&1", &out), 0);
+    assert_contains(out.data, "time of a step: ");
+    assert_contains(out.data, " of the rate of GEMMs; kernels ");
+    /* Rates are missing: everything but times. */
+    assert_int_equal(shell(AXONN " plan a.yaml grid.x=2 --machine m.yaml 2>&1", &out), 0);
+    assert_contains(out.data, "no time of a step: ");
+    assert_contains(out.data, "links.node.rate");
+    assert_null(strstr(out.data, "tokens/s"));
+    assert_int_equal(shell("rm m.yaml; " AXONN " plan a.yaml --tokens 5 2>&1", &out), 2);
+    assert_contains(out.data, "--tokens: times need a description of a machine");
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(machine_is_the_limit),         cmocka_unit_test(json_has_every_stage),
-        cmocka_unit_test(text_names_the_largest_stage), cmocka_unit_test(largest_micro_batch_is_named),
+        cmocka_unit_test(machine_gives_the_time_of_a_step),
+        cmocka_unit_test(machine_is_the_limit),
+        cmocka_unit_test(json_has_every_stage),
+        cmocka_unit_test(text_names_the_largest_stage),
+        cmocka_unit_test(largest_micro_batch_is_named),
         cmocka_unit_test(impossible_plans_are_refused),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -1,0 +1,58 @@
+/* What kernels and transfers of a planned step cost on a described machine. */
+#include "axonn/engine.h"
+
+/* The carriers of the clock: those of a machine, then the path between a device and the host. */
+enum { TO_HOST = AX_MACHINE_CARRIERS };
+
+static ax_status price_kernel(void *user, ax_kernel kernel, const void *args, double *seconds)
+{
+    return ax_machine_kernel_seconds(user, kernel, args, seconds);
+}
+
+/* Returns the bytes of the largest operand: of a collective the larger of its two buffers. */
+static double bytes_of(const ax_device_event *e)
+{
+    double bytes = 0;
+    for (int i = 0; i < e->operands; i++) {
+        double size = (double)e->operand[i].count * (double)ax_dtype_size(e->operand[i].dtype);
+        bytes = size > bytes ? size : bytes;
+    }
+    return bytes;
+}
+
+static ax_machine_group group_of(const ax_machine *m, const ax_comm *comm)
+{
+    const ax_comm_place place = ax_comm_place_of(comm, (int)m->ranks_per_node);
+    return (ax_machine_group){ax_comm_size(comm), place.inner, place.in_node};
+}
+
+/* A device whose memory the host accesses is one in host memory: a copy reads and writes it. */
+static ax_status copy_seconds(const ax_machine *m, double bytes, double *seconds)
+{
+    if (!m->device.host_access || m->host.copy > 0)
+        return ax_machine_copy_seconds(m, bytes, seconds);
+    *seconds = m->device.stream > 0 ? 2 * bytes / m->device.stream : 0;
+    return AX_OK;
+}
+
+static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg[AX_LEGS], int *legs)
+{
+    const ax_machine *m = user;
+    const double bytes = bytes_of(e);
+    *legs = 1;
+    if (e->kind == AX_ON_COPY) {
+        leg->carrier = TO_HOST;
+        return copy_seconds(m, bytes, &leg->seconds);
+    }
+    const ax_machine_group group = group_of(m, e->comm);
+    const ax_machine_carrier carrier = ax_machine_carries(&group);
+    leg->carrier = (int)carrier;
+    if (e->kind == AX_ON_MESSAGE)
+        return ax_machine_message_seconds(m, bytes, carrier, true, &leg->seconds);
+    return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, bytes, &group, &leg->seconds);
+}
+
+ax_prices ax_prices_of(const ax_machine *machine)
+{
+    return (ax_prices){price_kernel, price_transfer, (void *)(uintptr_t)machine};
+}

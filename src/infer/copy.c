@@ -276,12 +276,28 @@ static ax_status copy_templates(const ax_copy *c, const char *from, const char *
     return status;
 }
 
+/* Returns true if the tokenizer in a directory has a chat template. */
+static bool has_template(const char *dir)
+{
+    char *path = NULL, *text = NULL;
+    size_t size;
+    bool found = ax_dir_has(dir, "chat_template.jinja");
+    if (!found && ax_dir_has(dir, "tokenizer_config.json") &&
+        ax_path_join(dir, "tokenizer_config.json", &path) == AX_OK &&
+        ax_file_read(path, &text, &size) == AX_OK)
+        found = strstr(text, "\"chat_template\"") != NULL;
+    free(path);
+    free(text);
+    return found;
+}
+
 /* Returns true for a chat template of the base that the copy must not have: that of the adapter's tokenizer
  * counts. */
 static bool is_replaced(const ax_copy *c, const char *dir, const char *name)
 {
-    return c->base && dir == c->base && ax_dir_has(c->dir, "tokenizer_config.json") &&
-           (!strcmp(name, "chat_template.jinja") || !strcmp(name, AX_BESIDE_TEMPLATES));
+    return c->base && dir == c->base &&
+           (!strcmp(name, "chat_template.jinja") || !strcmp(name, AX_BESIDE_TEMPLATES)) &&
+           has_template(c->dir);
 }
 
 /* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's

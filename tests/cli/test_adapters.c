@@ -108,6 +108,29 @@ static void adapters_beside_a_model(void **state)
     }
 }
 
+/* The base's chat templates are copied, unless the adapter's tokenizer has one. */
+static void adapters_bring_their_templates(void **state)
+{
+    (void)state;
+    expect(0, "",
+           "cp -r " AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh tbase && chmod -R u+w tbase && mkdir talk "
+           "tbase/additional_chat_templates && echo b >tbase/chat_template.jinja && echo r "
+           ">tbase/additional_chat_templates/rag.jinja && cp " LORA
+           "one/adapter_* talk && chmod -R u+w talk && "
+           "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"tbase\",' "
+           "talk/adapter_config.json");
+    static const char *const configs[] = {"{}", "{\"chat_template\": \"a\"}"};
+    for (int own = 0; own < 2; own++) {
+        char command[512];
+        snprintf(command, sizeof command,
+                 "echo '%s' >talk/tokenizer_config.json; rm -rf told; " AXONN
+                 " ckpt convert talk --out told; %s test -e "
+                 "told/chat_template.jinja && %s test -e told/additional_chat_templates/rag.jinja",
+                 configs[own], own ? "!" : "", own ? "!" : "");
+        expect(0, "were merged", command);
+    }
+}
+
 /* A relative path of a base belongs to the current directory, as in PEFT, and else to the adapter's. */
 static void a_base_is_searched_here_first(void **state)
 {
@@ -163,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(verbs_read_adapters), cmocka_unit_test(adapters_beside_a_model),
-        cmocka_unit_test(a_base_is_searched_here_first), cmocka_unit_test(errors_name_the_file)};
+        cmocka_unit_test(a_base_is_searched_here_first), cmocka_unit_test(errors_name_the_file),
+        cmocka_unit_test(adapters_bring_their_templates)};
     return cmocka_run_group_tests_name("cli.adapters", tests, set_up, tear_down);
 }

@@ -5,8 +5,8 @@ the exact ones (Jaccard: common keys over all keys of the two). The text is cut 
 `axonn eval --pack stream --cross-documents`, so perplexities with full attention are equal.
 
 H2O (arXiv 2306.14048) keeps K keys, half of them the newest, half those of the largest sums of weights so far; what it has
-dropped is gone. For models whose layers have no sliding window. K is a share of the keys that a token sees, as for the others; "fixed": of the row's positions, so that the
-first tokens drop nothing.
+dropped is gone. K is a share of the keys that a token sees, as for the others; "fixed": of the row's positions, so that the
+first tokens drop nothing. For models whose layers have no sliding window.
 Usage:  python3 few_keys.py --model DIR --data valid.tok --loki keys.safetensors [--keys 0.25] [--dims 0.25] [--seq 1024]
 """
 import argparse

@@ -94,6 +94,27 @@ static void keys_are_chosen(void **state)
     ax_buf_fini(&out);
 }
 
+/* A model whose weights are not numbers has no keys to calibrate with. */
+static void keys_must_be_finite(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    char *data;
+    size_t size;
+    uint64_t header;
+    assert_int_equal(shell("cp -r " GOLDEN " nan && chmod -R u+w nan", &out), 0);
+    assert_int_equal(ax_file_read("nan/model.safetensors", &data, &size), AX_OK);
+    memcpy(&header, data, sizeof header);
+    memset(data + 8 + header, 0xff, size - 8 - header);
+    assert_int_equal(ax_file_write_atomic("nan/model.safetensors", data, size), AX_OK);
+    free(data);
+    assert_int_equal(
+        shell(AXONN " loki calibrate nan --data a.tok --out nan.safetensors --tokens 900 2>&1", &out), 4);
+    assert_contains(out.data, "the keys of layer 0 are not finite");
+    assert_int_equal(shell("ls nan.safetensors 2>/dev/null", &out), 2);
+    ax_buf_fini(&out);
+}
+
 static void bad_input_is_refused(void **state)
 {
     (void)state;
@@ -144,6 +165,7 @@ static void bad_input_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys_are_chosen),
+                                       cmocka_unit_test(keys_must_be_finite),
                                        cmocka_unit_test(bad_input_is_refused)};
     return cmocka_run_group_tests(tests, begin, end);
 }

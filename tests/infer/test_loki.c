@@ -216,6 +216,67 @@ static ax_status same_values(const job *j, const char *a, const char *b)
     return status;
 }
 
+/* The keys that are chosen in a run, as attention gets them. */
+enum { MAX_WORDS = 1 << 14 };
+typedef struct choices {
+    ax_device *dev;
+    ax_status status;
+    int64_t n;
+    uint64_t word[MAX_WORDS];
+} choices;
+
+static void note_choices(void *user, const ax_device_event *e)
+{
+    choices *c = user;
+    const ax_attention_args *a = e->args;
+    if (e->kernel != AX_K_attention || !a->chosen)
+        return;
+    const int64_t n = a->batch * a->q_len * a->choosers * ax_ceil_div(a->kv_len, 64);
+    ax_stream stream = {c->dev, NULL};
+    AX_ASSERT(c->n + n <= MAX_WORDS);
+    ax_status status = ax_copy_out(&stream, c->word + c->n, a->chosen, (size_t)n * sizeof *a->chosen);
+    c->status = c->status == AX_OK ? status : c->status;
+    c->n += n;
+}
+
+static ax_status find_choices(job *j, const char *basis, choices *c)
+{
+    ax_listener listener = {AX_ON_KERNEL, note_choices, c, NULL};
+    c->dev = j->ctx->dev;
+    AX_TRY(ax_pretrained_read_keys(&j->model, &(ax_key_reading){basis, "0.25", "8", NULL}));
+    ax_device_listen(j->ctx->dev, &listener);
+    ax_status status = ax_pretrained_logits(j->ctx, &j->model, j->ids, j->n, keep, &j->chosen);
+    ax_device_unlisten(j->ctx->dev, &listener);
+    return status == AX_OK ? c->status : status;
+}
+
+/* Fails unless the bases of both files choose the same keys, but one of a hundred. Their vectors need not be
+ * the same, where eigenvalues are nearly equal. */
+static ax_status same_choices(job *j, const char *a, const char *b)
+{
+    choices *c;
+    int64_t both = 0, any = 0;
+    AX_TRY(ax_calloc(2, sizeof *c, &c));
+    j->n = ax_min(j->model.config.seq_len, MAX_POSITIONS);
+    for (int64_t i = 0; i < j->n; i++)
+        j->ids[i] = (int32_t)((i * i * 7 + i * 5 + 11) % j->model.config.vocab);
+    j->ctx->parallel.strategy = &ax_strategy_inference;
+    ax_status status = find_choices(j, a, &c[0]);
+    if (status == AX_OK)
+        status = find_choices(j, b, &c[1]);
+    EXPECT(c[0].n == c[1].n);
+    for (int64_t i = 0; i < c[0].n && status == AX_OK; i++) {
+        both += __builtin_popcountll(c[0].word[i] & c[1].word[i]);
+        any += __builtin_popcountll(c[0].word[i] | c[1].word[i]);
+    }
+    free(c);
+    EXPECT(status != AX_OK || ax_grid_axis_size(j->ctx->grid, AX_X) > 2 || any > 0);
+    if (status == AX_OK && (double)both < 0.99 * (double)any)
+        return ax_fail(AX_ERR_INTERNAL, "%lld keys are chosen by both bases, %lld by one of them",
+                       (long long)both, (long long)any);
+    return status;
+}
+
 /* The first grid writes the file with which the others compare theirs. */
 static ax_status calibrate_alike(job *j)
 {
@@ -224,7 +285,10 @@ static ax_status calibrate_alike(job *j)
     snprintf(first, sizeof first, "%s/first.safetensors", j->dir);
     snprintf(j->basis, sizeof j->basis, "%s/%s.safetensors", j->dir, here ? "first" : "other");
     AX_TRY(calibrate(j));
-    return here ? AX_OK : same_values(j, first, j->basis);
+    if (here)
+        return AX_OK;
+    AX_TRY(same_values(j, first, j->basis));
+    return same_choices(j, first, j->basis);
 }
 
 static ax_status with_model(ax_comm *world, const setup *s, const char *dir, ax_status (*fn)(job *))

@@ -196,7 +196,7 @@ static ax_status measure(const args *a, opened_model *m)
     const bench_tokens what = {a->prompt, r.tokens, a->rounds, a->batch, a->top_p};
     AX_TRY(bench_time_tokens(m->ctx, &m->model, &what, &r.t));
     if (reads_few_keys(&r)) {
-        AX_TRY(ax_pretrained_read_keys(&m->model, &(ax_key_reading){NULL}));
+        AX_TRY(ax_pretrained_read_keys(&m->model, &(ax_key_reading){.keys = NULL}));
         AX_TRY(bench_time_tokens(m->ctx, &m->model, &what, &r.full));
     }
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);

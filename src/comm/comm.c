@@ -208,7 +208,15 @@ ax_status ax_wait(ax_work **work)
     *work = NULL;
     if (!pending)
         return AX_OK;
-    ax_work was = *pending; /* a copy of the handle, because `wait` frees it */
+    /* A copy of what this thread has set, because `wait` frees the handle. Another thread may set the rest.
+     */
+    ax_work was = {.comm = pending->comm,
+                   .stream = pending->stream,
+                   .dev = pending->dev,
+                   .name = pending->name,
+                   .operand = {pending->operand[0], pending->operand[1]},
+                   .operands = pending->operands,
+                   .ends = pending->ends};
     ax_status kernels = finish_kernels(was.stream);
     double begin = ax_device_now(was.dev);
     if (was.dev)

@@ -62,6 +62,13 @@ static const struct {
     {EACH "{% if loop.first %}{% continue %}{% endif %}" ONE "{% endfor %}" PROMPT, {4, 4}},
     {"{% with y = 1 %}" EACH ONE "{{ y }}{% endfor %}{{ y }}{% endwith %}{{ y }}" PROMPT, {5, 5}},
     {EACH ONE "{% else %}none{% endfor %}" PROMPT, {5, 5}},
+    {"{% for m in messages[1:] %}{% else %}ALONE{% endfor %}" EACH ONE "{% endfor %}" PROMPT, {4, 4}},
+    {"{% set ns = namespace() %}{% for x in [1] %}{% set ns.l = loop %}{% endfor %}" EACH ONE
+     "{% endfor %}{{ ns.l.changed(1) }}" PROMPT,
+     {5, 5}},
+    {"{% set ns = namespace() %}{% for x in [1, 2, 3] if x != 2 %}{% if loop.first %}{% set ns.l = loop %}{% "
+     "break %}{% endif %}{% endfor %}" EACH ONE "{% endfor %}{{ ns.l.length }}{{ ns.l.nextitem }}" PROMPT,
+     {5, 5}},
     /* it would fail for the first messages */
     {EACH ONE "{% endfor %}{% if messages[-1].role == 'user' %}{{ raise_exception('no') }}{% endif %}" PROMPT,
      {2, 2}},

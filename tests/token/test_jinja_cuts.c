@@ -39,7 +39,7 @@ static void check_cut(const ax_jinja *template, const json_t *context, const ax_
 static bool check_template(const char *text, const json_t *messages, const int told[2])
 {
     ax_jinja *template;
-    ax_jinja_text whole = {0};
+    ax_jinja_text whole = {0}, plain = {0};
     ax_jinja_cut cut[2 * N] = {{0}};
     ax_jinja_cuts cuts = {.cut = cut, .n = N};
     int known[2] = {0};
@@ -48,6 +48,9 @@ static bool check_template(const char *text, const json_t *messages, const int t
     OK(ax_jinja_parse("t", text, strlen(text), &template));
     json_t *all = context_of(messages, N, false);
     OK(ax_jinja_render_cuts(template, all, 0, &cuts, &whole));
+    OK(ax_jinja_render(template, all, 0, &plain));
+    assert_int_equal(plain.text.size, whole.text.size);
+    assert_memory_equal(plain.text.data, whole.text.data, whole.text.size);
     json_decref(all);
     for (size_t i = 0; i < AX_COUNT(cut); i++) {
         if (!cut[i].known)
@@ -61,6 +64,7 @@ static bool check_template(const char *text, const json_t *messages, const int t
     if (!right)
         printf("%s: %d and %d are told, not %d and %d\n", text, known[0], known[1], told[0], told[1]);
     ax_jinja_text_fini(&whole);
+    ax_jinja_text_fini(&plain);
     ax_jinja_text_fini(&cuts.tails);
     ax_jinja_destroy(&template);
     return right;
@@ -83,8 +87,31 @@ static void first_messages(void **state)
     json_decref(messages);
 }
 
+/* Side runs that need more memory than there is for them leave the rendering what it may take. */
+static void memory(void **state)
+{
+    static const char text[] = "{% for m in messages %}{{ m.content }}{% endfor %}{% for i in range(90000) "
+                               "%}{% set x = i %}{% endfor "
+                               "%}{% if add_generation_prompt %}A{% endif %}";
+    (void)state;
+    ax_jinja *template;
+    ax_jinja_text whole = {0};
+    ax_jinja_cut cut[4] = {{.wanted = true}, {.wanted = true}, {.wanted = true}, {.wanted = true}};
+    ax_jinja_cuts cuts = {.cut = cut, .n = 2};
+    json_t *context = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content",
+                                "a", "role", "assistant", "content", "b", "add_generation_prompt", 0);
+    OK(ax_jinja_parse("t", text, sizeof text - 1, &template));
+    OK(ax_jinja_render_cuts(template, context, 0, &cuts, &whole));
+    assert_int_equal(whole.text.size, 2);
+    assert_false(cut[2].known);
+    json_decref(context);
+    ax_jinja_text_fini(&whole);
+    ax_jinja_text_fini(&cuts.tails);
+    ax_jinja_destroy(&template);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages), cmocka_unit_test(memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

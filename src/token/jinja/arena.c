@@ -75,11 +75,12 @@ void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size)
 {
     if (n < *capacity)
         return array;
-    *capacity = 2 * *capacity + 8;
-    void *more = jx_alloc(e, *capacity * size);
+    const size_t larger = 2 * *capacity + 8; /* *capacity stays as it is if there is no memory */
+    jx_charge(e, n * size);
+    void *more = jx_alloc(e, larger * size);
     if (n)
         memcpy(more, array, n * size);
-    jx_charge(e, n * size);
+    *capacity = larger;
     return more;
 }
 

@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-enum { ALL_MESSAGES = -1 };
-
 /* What a side run changes, to be undone. */
 struct undo {
     void *place;
@@ -42,7 +40,7 @@ static void undo(jx *e)
 
 void watch(jx *e, jlist *list, size_t offset)
 {
-    if (!e->cuts || e->aside)
+    if (!e->cuts || e->aside || !list->n) /* an empty list is empty for fewer messages too */
         return;
     e->watched = jx_grow(e, e->watched, e->n_watched, &e->watched_capacity, sizeof *e->watched);
     e->watched[e->n_watched++] = list;
@@ -65,6 +63,7 @@ static void cut_lists(jx *e, size_t n)
 {
     for (size_t i = 0; i < e->n_watched; i++) {
         jlist *list = e->watched[i];
+        jx_charge(e, 0);
         const size_t left = n > list->offset ? n - list->offset : 0;
         jx_keep(e, &list->n, sizeof list->n);
         list->n = left < list->n ? left : list->n;
@@ -84,18 +83,22 @@ static void run_rest(jx *e, jloop *loop, const char *name, bool again)
     }
 }
 
-/* Runs what follows with n messages. Returns NULL if the template failed. */
+/* Runs what follows with n messages, within the memory that is left for side runs. Returns NULL if the
+ * template failed. */
 static jstr *run_aside(jx *e, jloop *loop, const char *name, size_t n, bool prompt, bool again)
 {
     jmp_buf leave, *const outer = e->out;
     const jx before = *e;
     const jloop loop_before = *loop;
+    arena *const a = e->arena;
+    const size_t most = a->most, used = a->used;
     jstr *volatile tail = NULL;
     e->aside = true;
     e->steps = e->side_steps;
-    e->text = js_text(e, "");
     e->out = &leave;
+    a->most = used + e->side_memory;
     if (!setjmp(leave)) {
+        e->text = js_text(e, "");
         cut_lists(e, n);
         if (prompt) {
             jx_keep(e, &e->prompt->value, sizeof e->prompt->value);
@@ -112,7 +115,11 @@ static jstr *run_aside(jx *e, jloop *loop, const char *name, size_t n, bool prom
     e->side_steps = after.steps;
     e->undo = after.undo;
     e->undo_capacity = after.undo_capacity;
+    e->side_memory -= a->used - used;
+    a->most = most + (a->used - used);
     *loop = loop_before;
+    if (!tail && ax_error_status() == AX_ERR_MEMORY)
+        longjmp(*outer, 1);
     return tail;
 }
 
@@ -122,7 +129,7 @@ static void find_cut(jx *e, jloop *loop, const char *name, size_t n, bool again)
     for (int prompt = 0; prompt < 2 && n < e->cuts->n; prompt++) {
         ax_jinja_cut *cut = &e->cuts->cut[2 * n + (size_t)prompt];
         if (!cut->wanted || cut->known || e->need > n || (prompt && (e->asked_prompt || !e->prompt)) ||
-            e->side_steps <= 0 || e->arena->used > e->arena->most / 2)
+            e->side_steps <= 0 || !e->side_memory)
             continue;
         cut->same = e->text->n;
         const jstr *tail = run_aside(e, loop, name, n, prompt, again);

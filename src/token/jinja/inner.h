@@ -234,6 +234,7 @@ struct jx {
     bool early;             /* the template asks about the element that follows */
     bool aside;             /* in a side run */
     int64_t side_steps;     /* left for side runs */
+    size_t side_memory;     /* bytes left for side runs, beside arena->most */
     struct undo *undo;
     size_t n_undo, undo_capacity;
 };
@@ -453,8 +454,9 @@ jv eval_unasked(jx *e, scope *s, const node *n);
 
 /* Notes a list of the messages from number `offset` on. */
 void watch(jx *e, jlist *list, size_t offset);
-/* Notes that a list, which may be one of messages, was asked for its first n elements; -1, or more than it
- * has: for its end. */
+/* Notes that a list, which may be one of messages, was asked for its first n elements; ALL_MESSAGES, or more
+ * than it has: for its end. */
+enum { ALL_MESSAGES = -1 };
 void asked(jx *e, const jlist *list, int64_t n);
 static inline void asked_all(jx *e, jv v) /* of any value */
 {

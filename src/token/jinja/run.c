@@ -116,6 +116,16 @@ bool loop_peek(jx *e, jloop *loop)
     return loop->peeked;
 }
 
+/* Keeps what a look at the elements that follow changes. */
+static void keep_loop(jx *e, jloop *loop)
+{
+    jx_keep(e, &loop->items, sizeof loop->items);
+    jx_keep(e, &loop->next, sizeof loop->next);
+    jx_keep(e, &loop->node, sizeof loop->node);
+    jx_keep(e, &loop->peeked, sizeof loop->peeked);
+    jx_keep(e, &loop->busy, sizeof loop->busy);
+}
+
 /* Returns the number of elements that follow, which settles those that pass. */
 static int64_t count_rest(jx *e, jloop *loop)
 {
@@ -149,6 +159,8 @@ static jv m_changed(jx *e, jv self, const jargs *a)
         list_add(e, now, a->v[i]);
     const bool changed =
         self.loop->changed.kind == J_UNDEFINED || !is_equal(e, self.loop->changed, jv_list(now));
+    e->effects++;
+    jx_keep(e, &self.loop->changed, sizeof self.loop->changed);
     self.loop->changed = jv_list(now);
     return jv_bool(changed);
 }
@@ -168,6 +180,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     size_t i = 0;
     while (i < AX_COUNT(names) && strcmp(names[i], name) != 0)
         i++;
+    keep_loop(e, loop);
     switch (i) {
     case 0:
         return jv_int(loop->index + 1);
@@ -246,8 +259,8 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
             e->flow = FLOW_ON;
     }
     e->flow = FLOW_ON;
-    if (loop->index < 0 && n->other)
-        asked(e, loop->items, -1);
+    if (n->other) /* whether the list has an element decides if `else` runs */
+        asked(e, loop->items, loop->index < 0 ? ALL_MESSAGES : 1);
     if (loop->index < 0 && n->other)
         run(e, scope_new(e, s), n->other);
     jx_leave(e);
@@ -571,6 +584,7 @@ ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, 
               .cuts = cuts,
               .steps = 1000000 + 100 * (int64_t)size,
               .side_steps = 1000000 + 100 * (int64_t)size,
+              .side_memory = memory.most / 2,
               .most_text = ((size_t)4 << 20) + 8 * size};
     ax_status status = lend(&out->memory, &memory);
     if (status == AX_OK)

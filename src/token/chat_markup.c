@@ -3,7 +3,8 @@
  * and others that are text, such as runs of spaces or HTML. So sample conversations are written: what the
  * template itself writes in them is its markup, unless it is white space. An answer may contain the tokens
  * that the template writes within answers, since a model's answers have them, but none that separates turns.
- */
+ * Some templates read calls only in one of the forms that data sets have, so all are tried. Of a template
+ * that refuses a sample, all tokens that stand in its strings are markup. */
 #include "chat_templates.h"
 #include "token/tok.h"
 
@@ -40,19 +41,24 @@ static const char after_call[] = "{" CALLS "]}";
  * is to be written, which may end with what that answer would begin with. */
 enum { BETWEEN = 1, OUTSIDE = 2, INSIDE = 4, ELSEWHERE = 8 };
 
+/* Forms of calls: their arguments are an object or its text, and the content beside them is "" or null. */
+enum { ARGUMENTS_TEXT = 1, CONTENT_NULL = 2, FORMS = 4 };
+
 static const struct sample {
     const char *record;
     bool prompt;
     unsigned char outside, before, after; /* bits for text of the template outside of answers, and in them
                                              before and after what they say */
+    int forms;                            /* of its calls */
+    bool optional;                        /* with roles that many templates refuse */
 } samples[] = {
-    {two_answers, false, BETWEEN, INSIDE, BETWEEN},
-    {without_system, false, BETWEEN, INSIDE, BETWEEN},
-    {developer, false, BETWEEN, INSIDE, BETWEEN},
-    {question, true, ELSEWHERE, 0, 0},
-    {reasons, false, OUTSIDE, INSIDE, INSIDE},
-    {calls, false, OUTSIDE, INSIDE, INSIDE},
-    {after_call, true, ELSEWHERE, 0, 0},
+    {two_answers, false, BETWEEN, INSIDE, BETWEEN, 1, true},
+    {without_system, false, BETWEEN, INSIDE, BETWEEN, 1, false},
+    {developer, false, BETWEEN, INSIDE, BETWEEN, 1, true},
+    {question, true, ELSEWHERE, 0, 0, 1, false},
+    {reasons, false, OUTSIDE, INSIDE, INSIDE, 1, false},
+    {calls, false, OUTSIDE, INSIDE, INSIDE, FORMS, false},
+    {after_call, true, ELSEWHERE, 0, 0, FORMS, false},
 };
 
 /* Returns true if answers can contain a token that is written there. Around reasoning stand the same tokens
@@ -70,6 +76,7 @@ typedef struct finder {
     const ax_chat *chat;
     ax_encoder *encoder;
     unsigned char *where; /* [n_added] */
+    bool refused;         /* a sample, in all its forms */
     ax_chat_turns turns;
     ax_chat_text text;
     ax_ids ids;
@@ -112,12 +119,35 @@ static ax_status note_tokens(finder *f, const struct sample *s)
     return AX_OK;
 }
 
-/* Writes a sample, without learning its answers if these cannot be told. A template may refuse it. What
- * separates turns is told by prompts: blocks {% generation %} may have it in them. */
-static ax_status write_sample(finder *f, const struct sample *s)
+/* Gives the calls of a record a form. */
+static void set_form(json_t *record, int form)
+{
+    json_t *message, *call;
+    size_t i, k;
+    json_array_foreach(json_object_get(record, "messages"), i, message)
+    {
+        json_t *list = json_object_get(message, "tool_calls");
+        if (list && form & CONTENT_NULL)
+            json_object_set_new(message, "content", json_null());
+        json_array_foreach(list, k, call)
+        {
+            json_t *function = json_object_get(call, "function");
+            char *text = form & ARGUMENTS_TEXT ? json_dumps(json_object_get(function, "arguments"), 0) : NULL;
+            if (text)
+                json_object_set_new(function, "arguments", json_string(text));
+            free(text);
+        }
+    }
+}
+
+/* Writes a sample in a form, without learning its answers if these cannot be told. A template may refuse it:
+ * *written is not set then. What separates turns is told by prompts: blocks {% generation %} may have it in
+ * them. */
+static ax_status write_sample(finder *f, const struct sample *s, int form, bool *written)
 {
     json_t *record = json_loads(s->record, 0, NULL);
     AX_CHECK(record, AX_ERR_MEMORY, "not enough memory for a conversation");
+    set_form(record, form);
     f->turns.n = 0;
     f->text.text.size = f->text.parts.size = 0;
     ax_status status = ax_chat_read(record, NULL, &f->turns);
@@ -131,8 +161,19 @@ static ax_status write_sample(finder *f, const struct sample *s)
     }
     if (status == AX_OK)
         status = note_tokens(f, s);
+    *written |= status == AX_OK;
     json_decref(record);
     return status == AX_ERR_DATA ? AX_OK : status;
+}
+
+/* Writes a sample in all its forms. */
+static ax_status write_forms(finder *f, const struct sample *s)
+{
+    bool written = false;
+    for (int form = 0; form < s->forms; form++)
+        AX_TRY(write_sample(f, s, form, &written));
+    f->refused |= !written && !s->optional;
+    return AX_OK;
 }
 
 static ax_status find_tokens(ax_chat *chat, finder *f)
@@ -141,9 +182,11 @@ static ax_status find_tokens(ax_chat *chat, finder *f)
     AX_TRY(ax_encoder_create(tok, &f->encoder));
     AX_TRY(ax_calloc(tok->n_added, sizeof *f->where, &f->where));
     for (size_t i = 0; i < AX_COUNT(samples); i++)
-        AX_TRY(write_sample(f, &samples[i]));
+        AX_TRY(write_forms(f, &samples[i]));
     for (size_t k = 0; k < tok->n_added; k++) {
         const tok_added *a = &tok->added[k];
+        if (!f->where[k] && f->refused && chat_jinja_has(chat->own, a->content, a->size))
+            f->where[k] = BETWEEN;
         if (f->where[k] && !a->special && !is_space(a))
             AX_TRY(ax_ids_add(&chat->guarded[is_said(a, f->where[k])], &a->id, 1));
     }

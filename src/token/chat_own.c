@@ -631,6 +631,11 @@ void chat_jinja_destroy(chat_jinja **jinja)
     *jinja = NULL;
 }
 
+bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size)
+{
+    return ax_jinja_has(own->text, text, size) || (own->tools && ax_jinja_has(own->tools, text, size));
+}
+
 int32_t chat_jinja_end(const chat_jinja *own) { return own->end; }
 
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)

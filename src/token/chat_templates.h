@@ -150,6 +150,8 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
 int32_t chat_jinja_end(const chat_jinja *own);
 /* Removes from the end of an answer what the template writes before that token. */
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
+/* Returns true if a string of the template contains these bytes. */
+bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size);
 /* As ax_chat_date. */
 int64_t chat_jinja_date(const chat_jinja *own, bool *fixed);
 /* Appends the phrase of ax_chat_origin. `name`: of the text, where the tokenizer has several; or NULL. */

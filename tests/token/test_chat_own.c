@@ -336,32 +336,26 @@ static void count_tokens(const ax_tokenizer *tok, ax_chat *chat, const char *sai
     ax_encoder_destroy(&encoder);
 }
 
-/* Added tokens that are not special are text unless the template writes them, be it in parts. White space is
- * text. Answers may contain what the template writes in answers, but nothing that separates turns. */
-static void added_tokens_are_markup_where_templates_write_them(void **state)
+/* A token, whether it is special, and how often it is found as count_tokens counts. */
+typedef struct counted {
+    const char *token;
+    int special, count[3];
+} counted;
+
+static void expect_tokens(scratch *s, const char *jinja, const counted *want, size_t n)
 {
     ax_tokenizer *tok;
     ax_chat *chat;
-    static const struct {
-        const char *token;
-        int count[3];
-    } want[] = {{"<user>", {1, 0, 0}},   {"<assistant>", {1, 0, 0}}, {"<think>", {0, 0, 1}},
-                {"</think>", {0, 0, 1}}, {"<table>", {0, 1, 1}},     {"\n\n", {2, 1, 1}},
-                {"<special>", {0, 0, 0}}};
     json_t *added = json_array();
-    for (size_t i = 0; i < AX_COUNT(want); i++)
-        json_array_append_new(added, json_pack("{s:s, s:b}", "content", want[i].token, "special",
-                                               !strcmp(want[i].token, "<special>")));
-    const char *path = put_tokenizer(*state, "markup", "gpt2", added, NULL);
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(added,
+                              json_pack("{s:s, s:b}", "content", want[i].token, "special", want[i].special));
+    const char *path = put_tokenizer(s, "markup", "gpt2", added, NULL);
     json_decref(added);
-    put_text(*state, "markup/chat_template.jinja",
-             "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}\n\n{% if m.reasoning_content is defined %}{{ "
-             "'<th' + "
-             "'ink>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content }}{% endfor %}{% if "
-             "add_generation_prompt %}<assistant>\n\n<think>{% endif %}");
+    put_text(s, "markup/chat_template.jinja", jinja);
     OK(ax_tokenizer_load(path, &tok));
     OK(ax_chat_create(tok, NULL, &chat));
-    for (size_t i = 0; i < AX_COUNT(want); i++) {
+    for (size_t i = 0; i < n; i++) {
         int count[3];
         char said[64];
         snprintf(said, sizeof said, "a%sb", want[i].token);
@@ -372,6 +366,47 @@ static void added_tokens_are_markup_where_templates_write_them(void **state)
     }
     ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);
+}
+
+/* Added tokens that are not special are text unless the template writes them, be it in parts. White space is
+ * text. Answers may contain what the template writes in answers, but nothing that separates turns. */
+static void added_tokens_are_markup_where_templates_write_them(void **state)
+{
+    static const counted want[] = {{"<user>", 0, {1, 0, 0}},   {"<assistant>", 0, {1, 0, 0}},
+                                   {"<think>", 0, {0, 0, 1}},  {"</think>", 0, {0, 0, 1}},
+                                   {"<table>", 0, {0, 1, 1}},  {"\n\n", 0, {2, 1, 1}},
+                                   {"<special>", 1, {0, 0, 0}}};
+    expect_tokens(*state,
+                  "{% for m in messages %}{{ '<' ~ m.role ~ '>' }}\n\n{% if m.reasoning_content is defined "
+                  "%}{{ '<th' + 'ink>' + m.reasoning_content + '</think>' }}{% endif %}{{ m.content }}{% "
+                  "endfor %}{% if add_generation_prompt %}<assistant>\n\n<think>{% endif %}",
+                  want, AX_COUNT(want));
+}
+
+#define CALL "{{ '<call>' + m.tool_calls[0].function.arguments + '<end>' }}"
+#define TURN "{{ m.role }}:{{ m.content }};"
+#define PROMPT "{% if add_generation_prompt %}assistant:{% endif %}"
+
+/* Templates that read calls in one form only, and one that refuses all calls. */
+static void calls_are_markup_in_each_form(void **state)
+{
+    static const counted want[] = {{"<call>", 0, {0, 0, 1}},
+                                   {"<end>", 0, {0, 0, 1}},
+                                   {"<table>", 0, {0, 1, 1}}},
+                         strict[] = {
+                             {"<call>", 0, {0, 0, 0}}, {"<end>", 0, {0, 0, 0}}, {"<table>", 0, {0, 1, 1}}};
+    static const char *const forms[] = {
+        "{% for m in messages %}{% if m.tool_calls is defined %}assistant:" CALL ";{% else %}" TURN
+        "{% endif %}{% endfor %}" PROMPT,
+        "{% for m in messages %}{% if m.content is none %}assistant:" CALL ";{% else %}" TURN
+        "{% endif %}{% endfor %}" PROMPT,
+    };
+    for (size_t i = 0; i < AX_COUNT(forms); i++)
+        expect_tokens(*state, forms[i], want, AX_COUNT(want));
+    expect_tokens(*state,
+                  "{% for m in messages %}{% if m.tool_calls is defined %}{{ raise_exception('no') }}" CALL
+                  "{% endif %}" TURN "{% endfor %}" PROMPT,
+                  strict, AX_COUNT(strict));
 }
 
 /* Templates by name are saved with a tokenizer, where transformers reads them; the file of the default one
@@ -426,6 +461,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(named_templates_are_saved, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
                                         files_teardown),
+        cmocka_unit_test_setup_teardown(calls_are_markup_in_each_form, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,6 +192,7 @@ struct ax_jinja {
     char *where;
     node *body;
     name_table names;
+    const struct token *tokens; /* of its text; the last one is T_END */
     bool marks, asks_date;
 };
 

@@ -28,6 +28,8 @@ void ax_jinja_destroy(ax_jinja **template);
 
 /* Returns true if the template has a block {% generation %}. */
 bool ax_jinja_marks(const ax_jinja *template);
+/* Returns true if a text that the template writes as it is, or a string in it, contains these bytes. */
+bool ax_jinja_has(const ax_jinja *template, const char *text, size_t size);
 /* Returns true if the template asks for the date (strftime_now). */
 bool ax_jinja_asks_date(const ax_jinja *template);
 

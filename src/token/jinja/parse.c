@@ -302,7 +302,7 @@ static void parse_text(jx *e, ax_jinja *out, const char *text, size_t size)
     const size_t good = tok_utf8_prefix(text, size);
     if (good < size)
         jx_fail(e, "byte %zu of the template is not UTF-8", good + 1);
-    p.at = jx_lex(e, text, size);
+    p.at = out->tokens = jx_lex(e, text, size);
     out->body = parse_body(&p, NULL);
     if (p.missing.n)
         jx_fail(e, "the template uses what axonn does not offer: %.*s",
@@ -356,4 +356,14 @@ void ax_jinja_destroy(ax_jinja **template)
 }
 
 bool ax_jinja_marks(const ax_jinja *template) { return template->marks; }
+
+bool ax_jinja_has(const ax_jinja *template, const char *text, size_t size)
+{
+    const token *t = template->tokens;
+    while (t->kind != T_END &&
+           !((t->kind == T_DATA || t->kind == T_STRING) && t->n >= size && memmem(t->text, t->n, text, size)))
+        t++;
+    return t->kind != T_END;
+}
+
 bool ax_jinja_asks_date(const ax_jinja *template) { return template->asks_date; }

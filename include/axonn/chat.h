@@ -52,7 +52,8 @@ const char *ax_chat_origin(const ax_chat *chat);
 int32_t ax_chat_end(const ax_chat *chat);
 
 /* Returns the time whose date the template can write, in seconds since 1970: that of the environment variable
- * SOURCE_DATE_EPOCH (*fixed is set), or that at which *chat was created. Returns -1 if it writes no date. */
+ * SOURCE_DATE_EPOCH (*fixed is set; the date is that of UTC), or that at which *chat was created. Returns -1
+ * if it writes no date. */
 int64_t ax_chat_date(const ax_chat *chat, bool *fixed);
 
 /* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For

@@ -43,8 +43,10 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
     const int64_t date = corpus->chat ? ax_chat_date(corpus->chat, &fixed) : -1;
     if (!strncmp(template, "own-", 4)) /* earlier versions knew its markup by its text */
         XXH3_64bits_update(state, "markup", sizeof "markup");
-    if (fixed && date >= 0)
+    if (fixed && date >= 0) { /* earlier versions wrote it in the time zone */
         XXH3_64bits_update(state, &date, sizeof date);
+        XXH3_64bits_update(state, "UTC", sizeof "UTC");
+    }
     for (size_t i = 0; i < corpus->ignore.count; i++)
         XXH3_64bits_update(state, corpus->ignore.items[i], strlen(corpus->ignore.items[i]) + 1);
     for (int64_t i = 0; i < corpus->n; i++) {

@@ -13,10 +13,10 @@
 struct chat_jinja {
     ax_jinja *text, *tools; /* tools: for conversations with tools; NULL: `text` */
     json_t *tokens;         /* bos_token and the like, for the context */
-    int64_t now;
-    bool fixed;     /* by SOURCE_DATE_EPOCH */
-    int32_t end;    /* the token that ends an answer; -1: none is known */
-    ax_buf closing; /* what stands between an answer and that token */
+    int64_t now, clock; /* clock: as a clock in this time zone shows it; of a time that is fixed: in UTC */
+    bool fixed;         /* by SOURCE_DATE_EPOCH */
+    int32_t end;        /* the token that ends an answer; -1: none is known */
+    ax_buf closing;     /* what stands between an answer and that token */
     ax_jinja_text work[4];
     ax_jinja_cuts cuts; /* of the conversation */
 };
@@ -168,8 +168,9 @@ static ax_status write_first(const chat_jinja *own, const json_t *context, size_
         json_object_set_new(part, "messages", list);
     }
     json_object_set_new(part, "add_generation_prompt", json_boolean(prompt));
-    ax_status status =
-        part ? ax_jinja_render_cuts(tools ? own->tools : own->text, part, own->now, cuts, out) : no_memory();
+    ax_status status = part
+                           ? ax_jinja_render_cuts(tools ? own->tools : own->text, part, own->clock, cuts, out)
+                           : no_memory();
     json_decref(part);
     return status;
 }
@@ -583,17 +584,25 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     return ax_buf_add(&own->closing, rest, n);
 }
 
+static bool asks_date(const chat_jinja *own)
+{
+    return ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools));
+}
+
 /* Sets the time that the template writes. */
 static ax_status read_time(chat_jinja *own)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     char *end = NULL;
-    own->fixed = epoch && *epoch;
-    own->now = own->fixed ? strtoll(epoch, &end, 10) : (int64_t)time(NULL);
+    struct tm local;
+    const time_t now = time(NULL);
+    own->fixed = epoch && *epoch && asks_date(own);
+    own->now = own->fixed ? strtoll(epoch, &end, 10) : (int64_t)now;
+    own->clock = own->now + (!own->fixed && localtime_r(&now, &local) ? local.tm_gmtoff : 0);
     AX_CHECK(
         !own->fixed || (!*end && own->now >= 0 && own->now < INT64_C(253402300800)), AX_ERR_USAGE,
         "the environment variable SOURCE_DATE_EPOCH, whose date chat templates write, is \"%s\", but must be "
-        "a number of seconds since 1970: date -d 2026-01-31 +%%s prints one",
+        "a number of seconds since 1970: date -ud 2026-01-31 +%%s prints one",
         epoch);
     return AX_OK;
 }
@@ -602,11 +611,11 @@ ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const cha
 {
     chat_jinja *own;
     AX_TRY(ax_calloc(1, sizeof *own, &own));
-    ax_status status = read_time(own);
-    if (status == AX_OK)
-        status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
+    ax_status status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
     if (status == AX_OK && tools)
         status = ax_jinja_parse("chat_template tool_use", tools, strlen(tools), &own->tools);
+    if (status == AX_OK)
+        status = read_time(own);
     if (status == AX_OK)
         status = read_tokens(tok, &own->tokens);
     if (status == AX_OK)
@@ -648,16 +657,15 @@ void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)
 int64_t chat_jinja_date(const chat_jinja *own, bool *fixed)
 {
     *fixed = own->fixed;
-    return ax_jinja_asks_date(own->text) || (own->tools && ax_jinja_asks_date(own->tools)) ? own->now : -1;
+    return asks_date(own) ? own->now : -1;
 }
 
 ax_status chat_jinja_describe(const chat_jinja *own, const char *name, ax_buf *out)
 {
     char date[128] = "";
     struct tm when;
-    bool fixed;
-    const time_t now = (time_t)chat_jinja_date(own, &fixed);
-    if (now != -1 && localtime_r(&now, &when))
+    const time_t clock = (time_t)own->clock;
+    if (asks_date(own) && gmtime_r(&clock, &when))
         strftime(date, sizeof date, ", which can write the date (%d %b %Y; SOURCE_DATE_EPOCH sets another)",
                  &when);
     return ax_buf_printf(out, "the tokenizer's own chat_template%s%s, run as it is%s", name ? " " : "",

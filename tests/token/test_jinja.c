@@ -100,6 +100,10 @@ static void test_origins(void **state)
                  "t[<s>] 2[c] t[<s>] 2[c]");
     expect_parts("{% macro f(m) %}<{{ m.content }}>{% endmacro %}{{ f(messages[1]) }}", "t[<] 2[c] t[>]");
     expect_parts("a{% generation %}b{{ messages[1].content }}{% endgeneration %}d", "t[a] *t[b] *2[c] t[d]");
+    /* names of arguments behind **, and what a format of the context writes */
+    expect_parts("{% for k in dict(a=1, **tools[0]) %}{{ k }}{% endfor %}", "t[a] x[n]");
+    expect_parts("{% macro f() %}{{ kwargs.keys() | join }}{% endmacro %}{{ f(**tools[0]) }}", "x[n]");
+    expect_parts("{{ strftime_now(messages[1].content) }}{{ strftime_now('%H') }}", "2[c] t[22]");
     expect_parts("", "");
 }
 

@@ -100,6 +100,14 @@ jv call_value(jx *e, jv callee, const jargs *a)
     return out;
 }
 
+/* Returns the name of an argument: text of the template, unless it came with a map behind **. */
+static jv name_value(jx *e, const char *name)
+{
+    const size_t n = strlen(name);
+    const bool own = names_find(&e->template->names, name, n) == name;
+    return jv_str(js_new(e, name, n, own ? AX_JINJA_TEMPLATE : AX_JINJA_OTHER));
+}
+
 /* ---- macros ----------------------------------------------------------------------------------------- */
 
 static bool named_argument(const jargs *a, const char *name, jv *value)
@@ -134,7 +142,7 @@ static void set_rest(jx *e, scope *s, const jmacro *m, const jargs *a, size_t n)
     jx_charge(e, 32 * n * a->n_named);
     for (size_t i = 0; i < a->n_named; i++)
         if (!has_parameter(m->node, a->names[i]))
-            dict_set(e, named, jv_str(js_text(e, a->names[i])), a->named[i]);
+            dict_set(e, named, name_value(e, a->names[i]), a->named[i]);
     if (rest->n && !varargs)
         jx_fail(e, "the macro %s has %zu parameters, but is called with %zu", m->node->name, n, a->n);
     if (named->n && !kwargs)
@@ -189,12 +197,12 @@ static jv g_date(jx *e, jv self, const jargs *a)
         jx_fail(e, "strftime_now needs a format of less than %zu bytes", sizeof format);
     memcpy(format, js_data(e, given), given->n);
     format[given->n] = 0;
-    if (!localtime_r(&now, &when))
+    if (!gmtime_r(&now, &when))
         jx_fail(e, "the time %lld has no date", (long long)now);
     const size_t n = given->n ? strftime(text, sizeof text, format, &when) : 0;
     char *copy = jx_alloc(e, n + 1);
     memcpy(copy, text, n);
-    return jv_str(js_new(e, copy, n, AX_JINJA_TEMPLATE));
+    return jv_str(js_new(e, copy, n, js_from(given)));
 }
 
 static jv g_range(jx *e, jv self, const jargs *a)
@@ -238,7 +246,7 @@ static jdict *make_dict(jx *e, const jargs *a)
         }
     }
     for (size_t i = 0; i < a->n_named; i++)
-        dict_set(e, d, jv_str(js_text(e, a->names[i])), a->named[i]);
+        dict_set(e, d, name_value(e, a->names[i]), a->named[i]);
     return d;
 }
 

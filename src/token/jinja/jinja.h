@@ -67,8 +67,8 @@ typedef struct ax_jinja_cuts {
 } ax_jinja_cuts;
 
 /* Replaces *out by what the template writes for a context, a JSON object. `now` is the time that strftime_now
- * prints, in seconds since 1970. AX_ERR_DATA: the template failed, with its own message if it has called
- * raise_exception, or took more than it may. */
+ * prints, in seconds since 1970 of the clock that it shows, whatever the time zone. AX_ERR_DATA: the template
+ * failed, with its own message if it has called raise_exception, or took more than it may. */
 AX_MUST_CHECK ax_status ax_jinja_render(const ax_jinja *template, const struct json_t *context, int64_t now,
                                         ax_jinja_text *out);
 /* As ax_jinja_render for a context whose add_generation_prompt is false. Also finds the cuts that are wanted,

@@ -107,11 +107,12 @@ static ax_status set_config(ax_tokenizer *tok, json_t *config)
  * them without a directory of its own. */
 static ax_status list_templates(ax_tokenizer *tok)
 {
-    json_t *config, *list = json_array(), *value;
+    json_t *config, *value;
     const char *name;
     if (tok->chat_template)
         AX_TRY(add_template(tok, "default", 7, tok->chat_template));
     AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
+    json_t *list = json_array();
     json_object_foreach(tok->templates, name, value)
     {
         json_array_append_new(list, json_pack("{s:s, s:O}", "name", name, "template", value));
@@ -121,10 +122,10 @@ static ax_status list_templates(ax_tokenizer *tok)
     return set_config(tok, config);
 }
 
-ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
+/* Reads the templates that have files of their own, and count before those of tokenizer_config.json. */
+static ax_status read_templates(const char *dir, ax_tokenizer *tok)
 {
     char *text;
-    const size_t before = json_object_size(tok->templates);
     AX_TRY(read_template(dir, "chat_template.jinja", &text));
     if (text && tok->chat_template && strcmp(text, tok->chat_template) != 0)
         ax_log(AX_LOG_INFO,
@@ -137,10 +138,21 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
         tok->chat_template = text;
         tok->chat_template_apart = true;
     }
-    if (text && before) /* the file counts, and not the text of this name in tokenizer_config.json */
+    if (text &&
+        json_object_size(
+            tok->templates)) /* the file counts, and not the text of this name in tokenizer_config.json */
         AX_TRY(add_template(tok, "default", 7, text));
-    AX_TRY(read_more_templates(dir, tok));
-    return json_object_size(tok->templates) > before ? list_templates(tok) : AX_OK;
+    return read_more_templates(dir, tok);
+}
+
+ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
+{
+    json_t *before = json_deep_copy(tok->templates);
+    ax_status status = read_templates(dir, tok);
+    if (status == AX_OK && tok->templates && !json_equal(tok->templates, before))
+        status = list_templates(tok);
+    json_decref(before);
+    return status;
 }
 
 /* Removes "chat_template" from tokenizer_config.json: some readers would use it instead of

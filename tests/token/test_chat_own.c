@@ -2,6 +2,8 @@
  * and that contents are no markup. */
 #include "chat_test.h"
 
+#include <time.h>
+
 /* Loads a tokenizer with the tokens of ChatML and this chat template. */
 static ax_tokenizer *load(scratch *s, const char *jinja)
 {
@@ -196,6 +198,21 @@ static void messages_are_handed_through(void **state)
            "[{'role': 'assistant', 'content': null, 'name': null, 'weight': 0, 'tool_calls': [{'name': 'f', "
            "'arguments': {}}]}]",
            "TrueFalse;");
+}
+
+/* A date that is fixed is the same in each time zone. */
+static void fixed_dates_have_no_time_zone(void **state)
+{
+    static const char *const zones[] = {"UTC0", "AXO-9"};
+    assert_int_equal(setenv("SOURCE_DATE_EPOCH", "1700000000", 1), 0);
+    for (size_t i = 0; i < AX_COUNT(zones); i++) {
+        assert_int_equal(setenv("TZ", zones[i], 1), 0);
+        tzset();
+        expect(*state, "{{ strftime_now('%d %H') }}", "[{'role': 'user', 'content': 'a'}]", "14 22");
+    }
+    assert_int_equal(unsetenv("SOURCE_DATE_EPOCH"), 0);
+    assert_int_equal(unsetenv("TZ"), 0);
+    tzset();
 }
 
 /* Other names of roles are those that templates know. */
@@ -409,8 +426,7 @@ static void calls_are_markup_in_each_form(void **state)
                   strict, AX_COUNT(strict));
 }
 
-/* Templates by name are saved with a tokenizer, where transformers reads them; the file of the default one
- * counts. */
+/* Templates by name are saved with a tokenizer, where transformers reads them; those of files count. */
 static void named_templates_are_saved(void **state)
 {
     scratch *s = *state;
@@ -419,7 +435,7 @@ static void named_templates_are_saved(void **state)
     ax_tokenizer_destroy(&tok);
     put_text(s, "chatml-tok/tokenizer_config.json",
              "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}, {\"name\": \"rag\", "
-             "\"template\": \"r{{ messages }}\"}]}");
+             "\"template\": \"r{{ messages }}\"}, {\"name\": \"tool_use\", \"template\": \"replaced\"}]}");
     OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
     put_text(s, "chatml-tok/additional_chat_templates/tool_use.jinja", "t{{ messages }}");
     OK(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok));
@@ -453,6 +469,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(fixed_dates_have_no_time_zone, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(roles_have_the_names_of_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_text_are_replaced, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),

@@ -128,6 +128,15 @@ static ax_status check_chosen(const ax_attention_args *a)
     return AX_OK;
 }
 
+/* Checks that each head of keys and values has as many heads of queries. */
+static ax_status check_heads(const char *kernel, int64_t heads, int64_t kv_heads)
+{
+    AX_CHECK(kv_heads > 0 && heads % kv_heads == 0, AX_ERR_USAGE,
+             "kernel %s: heads must be a multiple of kv_heads, which is above 0 (%lld and %lld)", kernel,
+             (long long)heads, (long long)kv_heads);
+    return AX_OK;
+}
+
 static ax_status check_turn(const ax_turn_args *a)
 {
     AX_CHECK(a->head_dim <= AX_TURN_WIDTH, AX_ERR_USAGE,
@@ -490,7 +499,7 @@ ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->
 /* Per (query, key) pair: head_dim multiply-adds for the score, and as many for the weighted sum of values. */
 ROW(attention, dtype,
     TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim);
-    AX_TRY(check_chosen(a)),
+    AX_TRY(check_heads(name, a->heads, a->kv_heads)); AX_TRY(check_chosen(a)),
     attention_pairs(a) * REAL(a->batch * a->heads) * (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->chosen, AX_I64, DENSE(a->batch * a->q_len * a->choosers, ax_ceil_div(a->kv_len, 64))),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
@@ -501,7 +510,8 @@ ROW(attention, dtype,
  * probability), dq, dk and dv. The kernel writes `delta` and reads it again, so the bytes of `delta` count
  * twice. */
 ROW(attention_grad, dtype,
-    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
+    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim);
+    AX_TRY(check_heads(name, a->heads, a->kv_heads)),
     visible_pairs(a->q_len, a->q_len, 0, a->window) * REAL(a->batch * a->heads) *
         (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, OUTPUTS),

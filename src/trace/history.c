@@ -44,6 +44,7 @@ static double number_or_nan(const json_t *row, const char *key)
 typedef struct progress {
     double tokens, seconds;
     int64_t recalled_at; /* step whose recall is in `seconds`: it has a row for each source */
+    double recall_began; /* `seconds` before it */
 } progress;
 
 /* Sets the tokens and seconds of a point. */
@@ -52,11 +53,13 @@ static void place(ax_history_point *p, const json_t *row, progress *so_far)
     const bool step = p->kind == AX_POINT_STEP,
                again = p->kind == AX_POINT_RECALL && p->step == so_far->recalled_at;
     const double took = step ? number_or_nan(row, "step_ms") / 1e3 : number_or_nan(row, "seconds"),
-                 before = so_far->seconds;
+                 before = again ? so_far->recall_began : so_far->seconds;
     if (step)
         so_far->tokens = number_or_nan(row, "tokens");
-    if (p->kind == AX_POINT_RECALL)
+    if (p->kind == AX_POINT_RECALL) {
         so_far->recalled_at = p->step;
+        so_far->recall_began = before;
+    }
     if (isfinite(took) && !again)
         so_far->seconds += took;
     p->tokens = so_far->tokens;

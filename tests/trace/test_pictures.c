@@ -129,7 +129,7 @@ static void axes_are_tokens_and_time(void **state)
         "{\"version\": \"1\"}\n"
         "{\"step\": 2, \"loss\": 7, \"tokens\": 200, \"step_ms\": 500}\n"
         "{\"step\": 2, \"eval_loss\": 6, \"seconds\": 592}\n";
-    static const double seconds[] = {1.5, 1.5, 5.5, 7.5, 8, 8}, tokens[] = {100, 100, 100, 100, 200, 200};
+    static const double seconds[] = {1.5, 1.5, 5.5, 5.5, 8, 8}, tokens[] = {100, 100, 100, 100, 200, 200};
     static const struct {
         ax_history_axis axis;
         const char *label;

@@ -3,11 +3,14 @@
  * copy of the weights begins, and weight files, which are open, stay readable. */
 #include "infer/copy.h"
 
+#include "axonn/json.h"
+
 #include "infer/beside.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,6 +257,17 @@ static bool is_of_adapter(const ax_copy *c, const char *dir, const char *name)
             !strcmp(name, "config.json"));
 }
 
+/* Copies the file of a chat template, if it is one that is read. */
+static ax_status copy_template(const ax_copy *c, const char *from, const char *name)
+{
+    enum { MOST = 1 << 20 };
+    struct stat info;
+    if (!stat(from, &info) && S_ISREG(info.st_mode) && info.st_size <= MOST)
+        return copy_file(c, from, name);
+    ax_log(AX_LOG_WARN, "%s is not copied: chat templates are files of at most 1 MiB", from);
+    return AX_OK;
+}
+
 /* Copies the directory of the chat templates that a model has by name. */
 static ax_status copy_templates(const ax_copy *c, const char *from, const char *name)
 {
@@ -269,7 +283,7 @@ static ax_status copy_templates(const ax_copy *c, const char *from, const char *
         snprintf(inside, sizeof inside, "%s/%s", name, names.items[i]);
         status = ax_path_join(from, names.items[i], &file);
         if (status == AX_OK && !fnmatch("*.jinja", names.items[i], 0))
-            status = copy_file(c, file, inside);
+            status = copy_template(c, file, inside);
         free(file);
     }
     ax_strings_fini(&names);
@@ -279,15 +293,17 @@ static ax_status copy_templates(const ax_copy *c, const char *from, const char *
 /* Returns true if the tokenizer in a directory has a chat template. */
 static bool has_template(const char *dir)
 {
-    char *path = NULL, *text = NULL;
-    size_t size;
+    char *path = NULL;
+    json_t *config = NULL;
     bool found = ax_dir_has(dir, "chat_template.jinja");
     if (!found && ax_dir_has(dir, "tokenizer_config.json") &&
         ax_path_join(dir, "tokenizer_config.json", &path) == AX_OK &&
-        ax_file_read(path, &text, &size) == AX_OK)
-        found = strstr(text, "\"chat_template\"") != NULL;
+        ax_json_read_file(path, 0, &config) == AX_OK) {
+        const json_t *templates = json_object_get(config, "chat_template");
+        found = json_is_string(templates) || json_array_size(templates);
+    }
     free(path);
-    free(text);
+    json_decref(config);
     return found;
 }
 

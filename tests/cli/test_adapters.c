@@ -119,14 +119,17 @@ static void adapters_bring_their_templates(void **state)
            "one/adapter_* talk && chmod -R u+w talk && "
            "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"tbase\",' "
            "talk/adapter_config.json");
-    static const char *const configs[] = {"{}", "{\"chat_template\": \"a\"}"};
-    for (int own = 0; own < 2; own++) {
+    static const char *const configs[] = {"{}", "{\"chat_template\": null}",
+                                          "{\"x\": {\"chat_template\": \"a\"}}",
+                                          "{\"chat_template\": \"a\"}"};
+    for (size_t i = 0; i < AX_COUNT(configs); i++) {
+        const bool own = i + 1 == AX_COUNT(configs);
         char command[512];
         snprintf(command, sizeof command,
                  "echo '%s' >talk/tokenizer_config.json; rm -rf told; " AXONN
                  " ckpt convert talk --out told; %s test -e "
                  "told/chat_template.jinja && %s test -e told/additional_chat_templates/rag.jinja",
-                 configs[own], own ? "!" : "", own ? "!" : "");
+                 configs[i], own ? "!" : "", own ? "!" : "");
         expect(0, "were merged", command);
     }
 }

@@ -278,18 +278,24 @@ static void files_beside_the_weights(void **state)
     assert_int_equal(ax_mkdirs("mixed/additional_chat_templates"), AX_OK);
     write_text("mixed/additional_chat_templates/rag.jinja", "{{ rag }}");
     write_text("mixed/additional_chat_templates/notes.txt", "");
-    assert_int_equal(
-        shell("truncate -s 17M mixed/large mixed/tokenizer.model; ln -s /dev/null mixed/device; " AXONN
-              " ckpt convert mixed --out beside --dtype fp16 2>&1; ls -A beside; cat "
-              "beside/config.json; " AXONN " ckpt convert mixed --out kept 2>/dev/null; cmp "
-              "mixed/config.json kept/config.json",
-              &out),
-        0);
+    assert_int_equal(ax_mkdirs("mixed/additional_chat_templates/folder.jinja"), AX_OK);
+    assert_int_equal(shell("truncate -s 2M mixed/additional_chat_templates/large.jinja; truncate -s 17M "
+                           "mixed/large mixed/tokenizer.model; ln -s /dev/null mixed/device; " AXONN
+                           " ckpt convert mixed --out beside --dtype fp16 2>&1; ls -A beside; cat "
+                           "beside/config.json; " AXONN " ckpt convert mixed --out kept 2>/dev/null; cmp "
+                           "mixed/config.json kept/config.json",
+                           &out),
+                     0);
     assert_contains(out.data, "mixed/large is larger than 16 MiB and is not copied");
     assert_contains(out.data, "the directory mixed/folder is not copied");
     assert_same_file("mixed/additional_chat_templates/rag.jinja",
                      "beside/additional_chat_templates/rag.jinja");
-    assert_int_equal(access("beside/additional_chat_templates/notes.txt", F_OK), -1);
+    static const char *const left[] = {"notes.txt", "folder.jinja", "large.jinja"};
+    for (size_t i = 0; i < AX_COUNT(left); i++) {
+        char path[128];
+        snprintf(path, sizeof path, "beside/additional_chat_templates/%s", left[i]);
+        assert_int_equal(access(path, F_OK), -1);
+    }
     assert_contains(out.data, "\nchat_template.jinja\nconfig.json\nmodel.safetensors\ntokenizer.json\n"
                               "tokenizer.model\n{\n");
     assert_contains(out.data, "\"torch_dtype\": \"float16\",\n  \"x\": 1000000000000000019884624838656,\n");

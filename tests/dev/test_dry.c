@@ -397,6 +397,13 @@ static void registry(void **state)
     assert_int_equal(ax_run_activation(&stream, &(ax_activation_args){.dtype = AX_I32}), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "activation"));
     assert_non_null(strstr(ax_error_message(), "i32"));
+    for (int kv_heads = 0; kv_heads < 3; kv_heads += 2) {
+        const ax_attention_args a = {.dtype = AX_F32, .heads = 3, .kv_heads = kv_heads};
+        const ax_attention_grad_args grad = {.dtype = AX_F32, .heads = 3, .kv_heads = kv_heads};
+        assert_int_equal(ax_run_attention(&stream, &a), AX_ERR_USAGE);
+        assert_int_equal(ax_run_attention_grad(&stream, &grad), AX_ERR_USAGE);
+        assert_non_null(strstr(ax_error_message(), "a multiple of kv_heads"));
+    }
     ax_device_free(dev, NULL, 5);
     ax_device_close(&dev);
     assert_null(dev);

@@ -189,12 +189,18 @@ class Survey:
         one = self.keep("efficiency", "one 1", lambda: losses("one", 1))
         print(f"\n## Validation loss, every {interval} steps of {batch} rows\n\n| mode | ranks | losses | largest difference from one rank |\n"
               "|---|---|---|---|")
+        if "failed" in one:
+            self.line("one", 1, [one["failed"]], "")
+            return
         self.line("one", 1, [f"{x:.6f}" for x in one["loss"]], "")
         for n in ranks:
             for mode in self.modes(self.args.modes, n):
                 got = self.keep("efficiency", f"{mode} {n}", lambda mode=mode, n=n: losses(mode, n))
                 if "failed" in got:
                     self.line(mode, n, [got["failed"]], "")
+                    continue
+                if len(got["loss"]) != len(one["loss"]):
+                    self.line(mode, n, [f"{len(got['loss'])} evaluations, not {len(one['loss'])}"], "")
                     continue
                 off = max(abs(a / b - 1) for a, b in zip(got["loss"], one["loss"], strict=True))
                 bound = 1e-4 if mode in TORCH else 1e-5

@@ -203,6 +203,8 @@ class Run:
         if model["family"] != "gpt2" or data["pack"] != "stream" or data["mask_documents"]:
             sys.exit("the run must be of a GPT-2, with data.pack=stream and data.mask_documents=false")
         self.batch, self.steps = train["global_batch"], args.steps or train["steps"]
+        if self.steps > max(self.rates, default=0):
+            sys.exit(f"{self.steps} steps, but the run has learning rates of {max(self.rates, default=0)} only")
         self.data = Samples(data["train"][0], model["seq_len"])
         self.valid = Samples(data["valid"][0], model["seq_len"]) if data["valid"] else None
         shape = argparse.Namespace(vocab=model["vocab"], hidden=model["hidden"], seq=model["seq_len"],

@@ -87,27 +87,34 @@ static void first_messages(void **state)
     json_decref(messages);
 }
 
-/* Side runs that need more memory than there is for them leave the rendering what it may take. */
+#define WRITE "{% for m in messages %}{{ m.content }}{% endfor %}"
+#define PROMPT "{% if add_generation_prompt %}A{% endif %}"
+#define ASK "{% if loop.last %}{% endif %}"
+
+/* Side runs that need more memory than there is for them, for their variables or to be undone, leave the
+ * rendering what it may take. */
 static void memory(void **state)
 {
-    static const char text[] = "{% for m in messages %}{{ m.content }}{% endfor %}{% for i in range(90000) "
-                               "%}{% set x = i %}{% endfor "
-                               "%}{% if add_generation_prompt %}A{% endif %}";
+    static const char *const texts[] = {WRITE "{% for i in range(90000) %}{% set x = i %}{% endfor %}" PROMPT,
+                                        WRITE "{% for i in range(5000) %}" ASK ASK ASK ASK ASK ASK ASK ASK
+                                              "{% endfor %}" PROMPT};
     (void)state;
-    ax_jinja *template;
-    ax_jinja_text whole = {0};
-    ax_jinja_cut cut[4] = {{.wanted = true}, {.wanted = true}, {.wanted = true}, {.wanted = true}};
-    ax_jinja_cuts cuts = {.cut = cut, .n = 2};
     json_t *context = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content",
                                 "a", "role", "assistant", "content", "b", "add_generation_prompt", 0);
-    OK(ax_jinja_parse("t", text, sizeof text - 1, &template));
-    OK(ax_jinja_render_cuts(template, context, 0, &cuts, &whole));
-    assert_int_equal(whole.text.size, 2);
-    assert_false(cut[2].known);
+    for (size_t i = 0; i < AX_COUNT(texts); i++) {
+        ax_jinja *template;
+        ax_jinja_text whole = {0};
+        ax_jinja_cut cut[4] = {{.wanted = true}, {.wanted = true}, {.wanted = true}, {.wanted = true}};
+        ax_jinja_cuts cuts = {.cut = cut, .n = 2};
+        OK(ax_jinja_parse("t", texts[i], strlen(texts[i]), &template));
+        OK(ax_jinja_render_cuts(template, context, 0, &cuts, &whole));
+        assert_int_equal(whole.text.size, 2);
+        assert_false(cut[2].known || cut[3].known);
+        ax_jinja_text_fini(&whole);
+        ax_jinja_text_fini(&cuts.tails);
+        ax_jinja_destroy(&template);
+    }
     json_decref(context);
-    ax_jinja_text_fini(&whole);
-    ax_jinja_text_fini(&cuts.tails);
-    ax_jinja_destroy(&template);
 }
 
 int main(void)

@@ -126,10 +126,19 @@ static void keep_loop(jx *e, jloop *loop)
     jx_keep(e, &loop->busy, sizeof loop->busy);
 }
 
+/* Returns true if an element follows. */
+static bool has_next(jx *e, jloop *loop)
+{
+    keep_loop(e, loop);
+    asked(e, loop->items, (int64_t)loop->next + 1);
+    return loop_peek(e, loop);
+}
+
 /* Returns the number of elements that follow, which settles those that pass. */
 static int64_t count_rest(jx *e, jloop *loop)
 {
     check_idle(e, loop);
+    keep_loop(e, loop);
     asked(e, loop->items, -1);
     if (!loop->node->c)
         return (int64_t)(loop->items->n - loop->next);
@@ -180,7 +189,6 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     size_t i = 0;
     while (i < AX_COUNT(names) && strcmp(names[i], name) != 0)
         i++;
-    keep_loop(e, loop);
     switch (i) {
     case 0:
         return jv_int(loop->index + 1);
@@ -189,8 +197,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     case 2:
         return jv_bool(!loop->index);
     case 3:
-        asked(e, loop->items, (int64_t)loop->next + 1);
-        return jv_bool(!loop_peek(e, loop));
+        return jv_bool(!has_next(e, loop));
     case 4:
         return jv_int(loop->index + 1 + count_rest(e, loop));
     case 5:
@@ -202,8 +209,7 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     case 8:
         return loop->has_before ? loop->before : jv_undefined("there is no previous item");
     case 9:
-        asked(e, loop->items, (int64_t)loop->next + 1);
-        return loop_peek(e, loop) ? loop->items->v[loop->next] : jv_undefined("there is no next item");
+        return has_next(e, loop) ? loop->items->v[loop->next] : jv_undefined("there is no next item");
     case 10:
         return jv_int(loop->depth);
     case 11:

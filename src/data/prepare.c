@@ -41,8 +41,8 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
     XXH3_64bits_update(state, template, strlen(template) + 1);
     bool fixed = false;
     const int64_t date = corpus->chat ? ax_chat_date(corpus->chat, &fixed) : -1;
-    if (!strncmp(template, "own-", 4)) /* earlier versions knew its markup by its text */
-        XXH3_64bits_update(state, "markup", sizeof "markup");
+    if (!strncmp(template, "own-", 4)) /* earlier versions knew less of its markup */
+        XXH3_64bits_update(state, "markup of calls", sizeof "markup of calls");
     if (fixed && date >= 0) { /* earlier versions wrote it in the time zone */
         XXH3_64bits_update(state, &date, sizeof date);
         XXH3_64bits_update(state, "UTC", sizeof "UTC");

@@ -27,7 +27,7 @@ WORDS = "the of and to in is 12 4567 int return (n < 0) { } ; \"%d\\n\" naïve c
 class Now(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
-        return cls.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]))
+        return cls.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc).replace(tzinfo=None)
 
 
 chat_template_utils.datetime = Now

@@ -126,11 +126,17 @@ AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
  * ranks agree about (a configuration, a grid, an error) is what rank 0 says, and no other rank shares its
  * machine. For plans of runs that have not started. */
 AX_MUST_CHECK ax_status ax_comm_alone_create(int size, ax_comm **out);
-/* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each, if the ranks of
- * the world are numbered node by node. */
+/* Numbers the ranks of a dry run's world as they lie on the machine, node by node: rank i is number ranks[i],
+ * 0 <= ranks[i] < size. Without a call rank i is number i. Call it before groups are made. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_comm_dry_number(ax_comm *world, const int *ranks);
+/* Returns the number in the world of rank `rank` of a communicator of a dry run. */
+int ax_comm_world_rank(const ax_comm *comm, int rank);
+/* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each. The communicator
+ * keeps the answer, so calls are not thread-safe. */
 typedef struct ax_comm_place {
-    int inner;   /* distance of the first two ranks in the world: how many ranks the axes inside have */
-    int in_node; /* the most ranks that are on one node */
+    int inner;   /* distance of neighbours in the world: how many ranks the axes inside have */
+    int in_node; /* the most ranks that are on one node; of this communicator and those of other ranks along
+                    the same axes, that which has the fewest there */
 } ax_comm_place;
 ax_comm_place ax_comm_place_of(const ax_comm *comm, int ranks_per_node);
 /* Returns true for a communicator of a dry run, whose other ranks do not exist. */

@@ -108,15 +108,14 @@ typedef struct ax_stage_times {
     int n_exposed;
 } ax_stage_times;
 
-/* Replays a step of this rank of `grid` over `world`, as ax_engine_plan_make does, in the memory of its
+/* Replays a step of this rank of `grid` over `world`, a communicator of a dry run, in the memory of its
  * `plan`, on a clock with these prices (clock.h). Adds the activities of the step to `ring` (NULL: to none).
  * The times are those of the rank alone: it neither waits for other ranks of its stage nor for other stages.
  * The caller releases *out with ax_stage_times_fini. AX_ERR_USAGE if the options have no optimizer; errors of
  * the prices. Not collective. */
 AX_MUST_CHECK ax_status ax_stage_times_make(const ax_engine_options *options, const ax_engine_plan *plan,
-                                            const ax_comm *world, ax_grid_size grid,
-                                            const ax_parallel *parallel, ax_dtype compute,
-                                            const ax_prices *prices, ax_event_ring *ring,
+                                            ax_comm *world, ax_grid_size grid, const ax_parallel *parallel,
+                                            ax_dtype compute, const ax_prices *prices, ax_event_ring *ring,
                                             ax_stage_times *out);
 void ax_stage_times_fini(ax_stage_times *times);
 

@@ -158,6 +158,9 @@ char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
 /* Sets coord[axis] to the coordinates of rank `rank` in a grid whose ranks are numbered in this order.
  * Returns the rank that has these coordinates in the default order. */
 int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD]);
+/* Sets *out to the numbers of all ranks of the grid in this order, by their rank in the default order (the
+ * inverse of ax_grid_place). The caller frees *out. AX_ERR_MEMORY. Not collective. */
+AX_MUST_CHECK ax_status ax_grid_numbers(ax_grid_size size, const ax_grid_order *order, int **out);
 /* Creates the communicator *out, which has the ranks of `world` in another order: ax_grid_create over *out
  * gives each rank the coordinates that `order` gives to its number in `world` (ax_grid_place). The product of
  * the sizes must be the size of `world`. The caller owns *out and destroys it before world. Collective along
@@ -283,6 +286,11 @@ AX_MUST_CHECK ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, co
  * defaults. The context also owns its world (ax_comm_dry_create). Not collective. */
 AX_MUST_CHECK ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype compute,
                                           const ax_parallel *parallel, ax_ctx **out);
+/* Does the same as a rank of `world`, a communicator of a dry run (ax_comm_is_dry), which the context
+ * borrows.
+ */
+AX_MUST_CHECK ax_status ax_ctx_create_dry_over(ax_comm *world, ax_grid_size size, ax_dtype compute,
+                                               const ax_parallel *parallel, ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);
 
 /* Allocates device memory in which collectives are fastest: by ax_comm_alloc of the world if the device uses

@@ -17,8 +17,12 @@ typedef struct handle {
 typedef struct dry_comm {
     ax_comm comm;
     handle *handles;
-    int *ranks; /* [size]: numbers of the ranks in the world; NULL: this is the world */
+    int *
+        ranks; /* [2, size]: numbers of the ranks in the world, and the same in rising order; NULL: 0, 1, … */
+    int world;  /* number of ranks of the world */
     bool alone; /* of ax_comm_alone_create */
+    int node;   /* the ranks_per_node of `place`; 0: none yet */
+    ax_comm_place place;
 } dry_comm;
 
 static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
@@ -101,34 +105,125 @@ static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)
 
 static ax_status create(int rank, int size, bool alone, ax_comm **out);
 
-static int world_rank(const dry_comm *dry, int rank) { return dry->ranks ? dry->ranks[rank] : rank; }
+int ax_comm_world_rank(const ax_comm *comm, int rank)
+{
+    const dry_comm *dry = comm->impl;
+    AX_ASSERT(ax_comm_is_dry(comm));
+    return dry->ranks ? dry->ranks[rank] : rank;
+}
+
+static int compare_ints(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* Numbers the ranks of `dry`: rank i is rank of[i] of `in`, or, if `in` is NULL, number of[i] in the world.
+ */
+static ax_status number(dry_comm *dry, const ax_comm *in, const int *of)
+{
+    const int n = dry->comm.size;
+    int *ranks;
+    AX_TRY(ax_calloc(2 * (size_t)n, sizeof *ranks, &ranks));
+    for (int i = 0; i < n; i++)
+        ranks[i] = ranks[n + i] = in ? ax_comm_world_rank(in, of[i]) : of[i];
+    qsort(ranks + n, (size_t)n, sizeof *ranks, compare_ints);
+    free(dry->ranks);
+    dry->ranks = ranks;
+    return AX_OK;
+}
+
+ax_status ax_comm_dry_number(ax_comm *world, const int *ranks)
+{
+    AX_ASSERT(ax_comm_is_dry(world));
+    return number(dry_of(world), NULL, ranks);
+}
 
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
-    int rank = 0, *world;
+    int rank = 0;
     while (ranks[rank] != comm->rank)
         rank++;
-    AX_TRY(ax_calloc((size_t)n, sizeof *world, &world));
-    for (int i = 0; i < n; i++)
-        world[i] = world_rank(dry_of(comm), ranks[i]);
-    ax_status status = create(rank, n, dry_of(comm)->alone && !rank, out);
-    if (status == AX_OK)
-        dry_of(*out)->ranks = world;
-    else
-        free(world);
+    AX_TRY(create(rank, n, dry_of(comm)->alone && !rank, out));
+    dry_of(*out)->world = dry_of(comm)->world;
+    ax_status status = number(dry_of(*out), comm, ranks);
+    if (status != AX_OK)
+        ax_comm_destroy(out);
     return status;
+}
+
+/* ---- places on nodes ------------------------------------------------------------------------------- */
+
+/* Of a communicator whose ranks differ along axes: how far the ranks along an axis are apart, and their
+ * number. Axes that follow one another count as one. */
+enum { MOST_AXES = 8 };
+typedef struct axis {
+    int64_t distance, size;
+} axis;
+
+/* Returns how far the i-th rank in rising order is from the first. */
+static int distance(const dry_comm *dry, int i)
+{
+    return dry->ranks ? dry->ranks[dry->comm.size + i] - dry->ranks[dry->comm.size] : i;
+}
+
+/* Finds the axes, at most MOST_AXES. Returns their number. */
+static int find_axes(const dry_comm *dry, axis out[MOST_AXES])
+{
+    int n = 0;
+    for (int size = 1; size < dry->comm.size && n < MOST_AXES; n++) {
+        axis *a = &out[n];
+        *a = (axis){distance(dry, size), 1};
+        while (size * a->size < dry->comm.size &&
+               distance(dry, (int)(size * a->size)) == a->size * a->distance)
+            a->size++;
+        size *= (int)a->size;
+    }
+    return n;
+}
+
+/* Returns the most ranks that are on one node if the first rank is number `first`. */
+static int most_in_node(const dry_comm *dry, int first, int node)
+{
+    int most = 1;
+    for (int i = 1, n = 1; i < dry->comm.size; i++) {
+        n = (first + distance(dry, i)) / node == (first + distance(dry, i - 1)) / node ? n + 1 : 1;
+        most = ax_max(most, n);
+    }
+    return most;
+}
+
+/* The groups of other ranks along the same axes begin where the number is 0 along each of these. If nodes
+ * begin and end with axes, all groups lie alike. */
+static ax_comm_place find_place(const dry_comm *dry, int node)
+{
+    axis axes[MOST_AXES];
+    const int n = find_axes(dry, axes);
+    ax_comm_place p = {n ? (int)axes[0].distance : 1, dry->comm.size};
+    bool alike = true;
+    for (int i = 0; i < n; i++) {
+        const int64_t ends[] = {axes[i].distance, axes[i].distance * axes[i].size};
+        for (size_t k = 0; k < AX_COUNT(ends); k++)
+            alike &= node % ends[k] == 0 || ends[k] % node == 0;
+    }
+    for (int first = 0; first < (alike ? 1 : dry->world - distance(dry, dry->comm.size - 1)); first++) {
+        bool begins = true;
+        for (int i = 0; i < n && begins; i++)
+            begins = first / axes[i].distance % axes[i].size == 0;
+        if (begins)
+            p.in_node = ax_min(p.in_node, most_in_node(dry, first, node));
+    }
+    return p;
 }
 
 ax_comm_place ax_comm_place_of(const ax_comm *comm, int ranks_per_node)
 {
-    const dry_comm *dry = comm->impl;
+    dry_comm *dry = comm->impl;
     AX_ASSERT(ax_comm_is_dry(comm));
-    ax_comm_place p = {comm->size > 1 ? world_rank(dry, 1) - world_rank(dry, 0) : 1, 1};
-    for (int i = 1, n = 1; i < comm->size; i++) {
-        n = world_rank(dry, i) / ranks_per_node == world_rank(dry, i - 1) / ranks_per_node ? n + 1 : 1;
-        p.in_node = ax_max(p.in_node, n);
-    }
-    return p;
+    if (dry->node != ranks_per_node)
+        dry->place = find_place(dry, ranks_per_node);
+    dry->node = ranks_per_node;
+    return dry->place;
 }
 
 static void dry_abort(ax_comm *comm, ax_status status, const char *message)
@@ -162,6 +257,7 @@ static ax_status create(int rank, int size, bool alone, ax_comm **out)
     AX_CHECK(rank >= 0 && rank < size, AX_ERR_USAGE, "a dry run of %d ranks has no rank %d", size, rank);
     AX_TRY(ax_calloc(1, sizeof *dry, &dry));
     dry->comm = (ax_comm){.ops = &ops, .rank = rank, .size = size, .impl = dry};
+    dry->world = size;
     dry->alone = alone;
     *out = &dry->comm;
     return AX_OK;

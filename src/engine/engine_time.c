@@ -119,16 +119,15 @@ static ax_status replay_steps(replay *r, int64_t micro_batches, ax_event_ring *r
     return status;
 }
 
-ax_status ax_stage_times_make(const ax_engine_options *options, const ax_engine_plan *plan,
-                              const ax_comm *world, ax_grid_size grid, const ax_parallel *parallel,
-                              ax_dtype compute, const ax_prices *prices, ax_event_ring *ring,
-                              ax_stage_times *out)
+ax_status ax_stage_times_make(const ax_engine_options *options, const ax_engine_plan *plan, ax_comm *world,
+                              ax_grid_size grid, const ax_parallel *parallel, ax_dtype compute,
+                              const ax_prices *prices, ax_event_ring *ring, ax_stage_times *out)
 {
     ax_ctx *dry;
     replay r = {.given = *prices, .out = out};
     *out = (ax_stage_times){0};
     AX_CHECK(options->optim, AX_ERR_USAGE, "an engine without an optimizer takes no steps to time");
-    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, parallel, &dry));
+    AX_TRY(ax_ctx_create_dry_over(world, grid, compute, parallel, &dry));
     ax_status status = ax_engine_create(dry, options, plan, 0, &r.engine);
     if (status == AX_OK)
         status = replay_steps(&r, options->global_batch / ax_engine_rows(r.engine), ring);

@@ -26,6 +26,14 @@ static ax_machine_group group_of(const ax_machine *m, const ax_comm *comm)
     return (ax_machine_group){ax_comm_size(comm), place.inner, place.in_node};
 }
 
+/* Returns what carries a message between this rank and its peer. */
+static ax_machine_carrier carrier_of(const ax_machine *m, const ax_comm *comm, const ax_message_args *args)
+{
+    const int64_t mine = ax_comm_world_rank(comm, ax_comm_rank(comm)),
+                  other = ax_comm_world_rank(comm, args->peer);
+    return mine / m->ranks_per_node == other / m->ranks_per_node ? AX_MACHINE_NODE : AX_MACHINE_NETWORK;
+}
+
 /* A device whose memory the host accesses is one in host memory: a copy reads and writes it. */
 static ax_status copy_seconds(const ax_machine *m, double bytes, double *seconds)
 {
@@ -44,11 +52,13 @@ static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg
         leg->carrier = TO_HOST;
         return copy_seconds(m, bytes, &leg->seconds);
     }
-    const ax_machine_group group = group_of(m, e->comm);
-    const ax_machine_carrier carrier = ax_machine_carries(&group);
-    leg->carrier = (int)carrier;
-    if (e->kind == AX_ON_MESSAGE)
+    if (e->kind == AX_ON_MESSAGE) {
+        const ax_machine_carrier carrier = carrier_of(m, e->comm, e->args);
+        leg->carrier = (int)carrier;
         return ax_machine_message_seconds(m, bytes, carrier, true, &leg->seconds);
+    }
+    const ax_machine_group group = group_of(m, e->comm);
+    leg->carrier = (int)ax_machine_carries(&group);
     return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, bytes, &group, &leg->seconds);
 }
 

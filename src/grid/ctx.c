@@ -93,7 +93,7 @@ static ax_status open_ctx(ax_ctx *ctx, const char *device, const ax_threads *thr
     AX_TRY(ax_calloc(1, sizeof *ctx->stream, &ctx->stream));
     AX_TRY(count_scratch(ctx, device, threads->count));
     AX_TRY(ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev));
-    AX_CHECK(!ctx->dev->ops.imaginary || ctx->owns_world, AX_ERR_USAGE,
+    AX_CHECK(!ctx->dev->ops.imaginary || ax_comm_is_dry(ctx->world), AX_ERR_USAGE,
              "device %s has no memory that ranks could exchange: create its context with ax_ctx_create_dry",
              ctx->dev->ops.name);
     ctx->stream->dev = ctx->dev;
@@ -126,19 +126,30 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     return lay_grid(ax_comm_agree(world, status), size, out); /* all ranks create the grid, or none does */
 }
 
-ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype compute,
-                            const ax_parallel *parallel, ax_ctx **out)
+ax_status ax_ctx_create_dry_over(ax_comm *world, ax_grid_size size, ax_dtype compute,
+                                 const ax_parallel *parallel, ax_ctx **out)
 {
     static const ax_threads one = {.count = 1};
     AX_TRY(ax_calloc(1, sizeof **out, out));
-    (*out)->owns_world = true;
-    ax_status status = ax_comm_dry_create(rank, ranks, &(*out)->world);
-    if (status == AX_OK)
-        status = open_ctx(*out, "dry", &one, compute, 0);
-    AX_TRY(lay_grid(status, size, out));
+    (*out)->world = world;
+    AX_TRY(lay_grid(open_ctx(*out, "dry", &one, compute, 0), size, out));
     if (parallel)
         (*out)->parallel = *parallel;
     return AX_OK;
+}
+
+ax_status ax_ctx_create_dry(int rank, int ranks, ax_grid_size size, ax_dtype compute,
+                            const ax_parallel *parallel, ax_ctx **out)
+{
+    ax_comm *world;
+    *out = NULL;
+    AX_TRY(ax_comm_dry_create(rank, ranks, &world));
+    ax_status status = ax_ctx_create_dry_over(world, size, compute, parallel, out);
+    if (status == AX_OK)
+        (*out)->owns_world = true;
+    else
+        ax_comm_destroy(&world);
+    return status;
 }
 
 void ax_ctx_destroy(ax_ctx **ctx)

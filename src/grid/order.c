@@ -60,14 +60,22 @@ int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int c
     return place;
 }
 
+ax_status ax_grid_numbers(ax_grid_size size, const ax_grid_order *order, int **out)
+{
+    const int n = (int)ax_grid_size_ranks(size);
+    int coord[AX_AXES_STANDARD];
+    AX_TRY(ax_calloc((size_t)n, sizeof **out, out));
+    for (int r = 0; r < n; r++)
+        (*out)[ax_grid_place(size, order, r, coord)] = r;
+    return AX_OK;
+}
+
 ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order, ax_comm **out)
 {
-    int coord[AX_AXES_STANDARD], n = ax_comm_size(world), *ranks;
+    int *ranks;
     *out = NULL;
-    AX_TRY(ax_calloc((size_t)n, sizeof *ranks, &ranks));
-    for (int r = 0; r < n; r++)
-        ranks[ax_grid_place(size, order, r, coord)] = r;
-    ax_status status = ax_comm_group(world, ranks, n, out);
+    AX_TRY(ax_grid_numbers(size, order, &ranks));
+    ax_status status = ax_comm_group(world, ranks, ax_comm_size(world), out);
     free(ranks);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "train/train.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static ax_parallel parallel_of(const ax_config *config)
@@ -87,17 +88,28 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-/* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. */
+/* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. Its
+ * ranks lie on the machine as grid.order says. */
 static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_comm **out)
 {
     const int pipe = plan->grid.of[AX_PIPE];
+    int *numbers;
+    ax_grid_order order;
     *out = NULL;
     int rank = stage; /* axes before pipe in the default order are the inner ones */
     AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
              "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
     for (int a = 0; a < AX_PIPE; a++)
         rank *= ax_grid_size_along(plan->grid, (ax_axis)a);
-    return ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
+    AX_TRY(ax_grid_order_parse(plan->config->grid.order, &order));
+    AX_TRY(ax_grid_numbers(plan->grid, &order, &numbers));
+    ax_status status = ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
+    if (status == AX_OK)
+        status = ax_comm_dry_number(*out, numbers);
+    free(numbers);
+    if (status != AX_OK)
+        ax_comm_destroy(out);
+    return status;
 }
 
 ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,

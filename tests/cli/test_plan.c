@@ -213,11 +213,53 @@ static void machine_gives_the_time_of_a_step(void **state)
     ax_buf_fini(&out);
 }
 
+static double planned(const char *words, const char *key)
+{
+    char command[512];
+    snprintf(command, sizeof command, AXONN " plan a.yaml --json %s 2>/dev/null", words);
+    json_t *plan = json_of(command);
+    const double value = json_number_value(json_object_get(plan, key));
+    json_decref(plan);
+    return value;
+}
+
+/* With data innermost the groups along x lie across nodes, whose links are slower; messages of stages that
+ * are on one node do not. */
+static void order_and_nodes_count(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_true(planned("grid.x=4 grid.data=4 grid.order=data,x,y,z,pipe --machine perlmutter", "step_ms") >
+                2 * planned("grid.x=4 grid.data=4 --machine perlmutter", "step_ms"));
+    /* Stages 1 and 2 are on different nodes, with or without the network's latency. */
+    for (int i = 0; i < 2; i++) {
+        char command[512];
+        snprintf(
+            command, sizeof command,
+            "printf 'name: m\\nnodes: 2\\nranks_per_node: 2\\ndevice: {memory: 100000000000, host_access: "
+            "true, stream: 1e30, gemm: {bf16: 1e30, f32: 1e30}}\\nlinks: {node: {rate: 1e30}, network: "
+            "{rate: 1e30, latency: %s}}\\n' >m%d.yaml",
+            i ? "1" : "0", i);
+        assert_int_equal(shell(command, &out), 0);
+    }
+    const char *stages = "grid.pipe=4 train.global_batch=1 model.tie=false";
+    char words[256];
+    double ms[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, "%s --machine m%d.yaml", stages, i);
+        ms[i] = planned(words, "pipe_wait_ms");
+    }
+    assert_true(fabs(ms[1] - ms[0] - 2000) < 1); /* an activation, and a gradient */
+    assert_int_equal(shell("rm m0.yaml m1.yaml", &out), 0);
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(machine_gives_the_time_of_a_step),
         cmocka_unit_test(machine_is_the_limit),
+        cmocka_unit_test(order_and_nodes_count),
         cmocka_unit_test(json_has_every_stage),
         cmocka_unit_test(text_names_the_largest_stage),
         cmocka_unit_test(largest_micro_batch_is_named),

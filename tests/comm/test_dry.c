@@ -130,12 +130,50 @@ static void alone_decides_for_all(void **state)
     ax_comm_destroy(&world);
 }
 
+/* The worst placed of the groups along the same axes counts, in the numbers of the world. */
+static void places_are_those_of_the_world(void **state)
+{
+    (void)state;
+    static const struct {
+        int world, n, ranks[4], node;
+        ax_comm_place want;
+    } cases[] = {{16, 4, {0, 1, 2, 3}, 4, {1, 4}},  {16, 4, {0, 1, 2, 3}, 6, {1, 2}},
+                 {16, 2, {0, 1}, 6, {1, 2}},        {16, 4, {0, 4, 8, 12}, 8, {4, 2}},
+                 {12, 3, {0, 4, 8}, 6, {4, 2}},     {8, 4, {0, 1, 4, 5}, 4, {1, 2}},
+                 {16, 4, {0, 8, 2, 10}, 8, {2, 2}}, {16, 2, {0, 12}, 4, {12, 1}}};
+    ax_comm *world, *group;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        OK(ax_comm_dry_create(0, cases[i].world, &world));
+        OK(ax_comm_group(world, cases[i].ranks, cases[i].n, &group));
+        for (int again = 0; again < 2; again++) {
+            const ax_comm_place p = ax_comm_place_of(group, cases[i].node);
+            if (p.inner != cases[i].want.inner || p.in_node != cases[i].want.in_node)
+                fail_msg("case %zu: distance %d, %d in a node", i, p.inner, p.in_node);
+            assert_int_equal(ax_comm_place_of(group, 1).in_node, 1);
+        }
+        ax_comm_destroy(&group);
+        ax_comm_destroy(&world);
+    }
+    const int numbers[] = {0, 4, 1, 5, 2, 6, 3, 7}, pair[] = {2, 3};
+    OK(ax_comm_dry_create(3, 8, &world));
+    OK(ax_comm_dry_number(world, numbers));
+    OK(ax_comm_group(world, pair, 2, &group));
+    assert_int_equal(ax_comm_world_rank(group, 0), 1);
+    assert_int_equal(ax_comm_world_rank(group, 1), 5);
+    assert_int_equal(ax_comm_place_of(group, 4).inner, 4);
+    assert_int_equal(ax_comm_place_of(group, 4).in_node, 1);
+    assert_int_equal(ax_comm_place_of(world, 4).in_node, 4);
+    ax_comm_destroy(&group);
+    ax_comm_destroy(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alone_decides_for_all),
         cmocka_unit_test(operations_only_report_their_operands),
         cmocka_unit_test(groups_are_dry_too),
+        cmocka_unit_test(places_are_those_of_the_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

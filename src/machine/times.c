@@ -192,7 +192,8 @@ static const char *rate_key(ax_machine_carrier carrier)
 static ax_status two_rings(const ax_machine *m, ax_coll coll, double bytes, const ax_machine_group *g,
                            double *seconds)
 {
-    const int ranks[] = {[AX_MACHINE_NODE] = g->in_node, [AX_MACHINE_NETWORK] = g->size / g->in_node};
+    const int ranks[] = {
+        [AX_MACHINE_NODE] = g->in_node, [AX_MACHINE_NETWORK] = (int)ax_ceil_div(g->size, g->in_node)};
     *seconds = 0;
     for (int c = 0; c < AX_MACHINE_CARRIERS; c++) {
         const ax_machine_carrier carrier = (ax_machine_carrier)c;

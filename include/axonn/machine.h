@@ -136,7 +136,12 @@ ax_machine_carrier ax_machine_carries(const ax_machine_group *group);
  * 2(p-1)), with the rate of the row of `bandwidths`;
  * 3. the same with the rates of links: within a node link.node; between nodes the network's rate·at_once,
  * divided among the groups that the ranks of a node belong to (paper 3, case 2). Along path "node" each of
- * its two rings has its own part: p is the number of ranks within a node, then the number of nodes.
+ * its two rings has its own part: p is the number of ranks within a node, then the number of nodes. A ring
+ * that has several ranks of a node is not faster than link.node.
+ *
+ * An all-to-all that leaves the node is no ring: without measured times it takes the larger of the bytes for
+ * other nodes over what a rank has of the network (rate·at_once/ranks_per_node) and of those for its own node
+ * over link.node, and a latency; `bandwidths` do not count.
  *
  * A barrier takes its steps' latency. A group of one rank takes no time. */
 AX_MUST_CHECK ax_status ax_machine_comm_seconds(const ax_machine *machine, ax_coll coll, double bytes,

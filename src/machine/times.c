@@ -175,17 +175,41 @@ static double shared_rate(const ax_machine *m, ax_machine_carrier carrier, doubl
     return carrier == AX_MACHINE_NETWORK ? link->rate * at_once / ways : link->rate * fmin(1, at_once / ways);
 }
 
-/* The ring of a group that goes over `carrier`: all ranks of a node send within it; over the network each of
- * the groups to which the ranks of the node belong sends. */
-static double link_rate(const ax_machine *m, ax_machine_carrier carrier, const ax_machine_group *g)
+static const char *const rate_key[] = {
+    [AX_MACHINE_NODE] = "links.node.rate", [AX_MACHINE_NETWORK] = "links.network.rate"};
+
+static ax_status find_rate(const ax_machine *m, ax_machine_carrier carrier, double ways, double *rate)
 {
-    const double ranks = (double)m->ranks_per_node;
-    return shared_rate(m, carrier, carrier == AX_MACHINE_NODE ? ranks : fmax(1, ranks / g->in_node));
+    *rate = shared_rate(m, carrier, ways);
+    if (*rate <= 0)
+        return fail_missing(m, rate_key[carrier]);
+    return AX_OK;
 }
 
-static const char *rate_key(ax_machine_carrier carrier)
+/* The ring of a group that goes over `carrier`: all ranks of a node send within it; over the network each of
+ * the groups to which the ranks of the node belong sends. */
+static ax_status find_ring_rate(const ax_machine *m, ax_machine_carrier carrier, const ax_machine_group *g,
+                                double *rate)
 {
-    return carrier == AX_MACHINE_NODE ? "links.node.rate" : "links.network.rate";
+    const double ranks = (double)m->ranks_per_node;
+    return find_rate(m, carrier, carrier == AX_MACHINE_NODE ? ranks : fmax(1, ranks / g->in_node), rate);
+}
+
+/* One ring of all ranks, which is as slow as the slower carrier of those that it goes over. */
+static ax_status one_ring(const ax_machine *m, ax_coll coll, double bytes, const ax_machine_group *g,
+                          double *seconds)
+{
+    const ax_machine_carrier carrier = ax_machine_carries(g);
+    double rate = bandwidth_of(m, g), within;
+    if (rate <= 0) {
+        AX_TRY(find_ring_rate(m, carrier, g, &rate));
+        if (g->in_node > 1) {
+            AX_TRY(find_ring_rate(m, AX_MACHINE_NODE, g, &within));
+            rate = fmin(rate, within);
+        }
+    }
+    *seconds = ring_seconds(coll, g->size, bytes, rate, m->link[carrier].latency);
+    return AX_OK;
 }
 
 /* Over memory that the ranks of a node share: within the node, and of the nodes with one another. */
@@ -196,12 +220,27 @@ static ax_status two_rings(const ax_machine *m, ax_coll coll, double bytes, cons
         [AX_MACHINE_NODE] = g->in_node, [AX_MACHINE_NETWORK] = (int)ax_ceil_div(g->size, g->in_node)};
     *seconds = 0;
     for (int c = 0; c < AX_MACHINE_CARRIERS; c++) {
-        const ax_machine_carrier carrier = (ax_machine_carrier)c;
-        const double rate = link_rate(m, carrier, g);
-        if (ranks[c] > 1 && rate <= 0)
-            return fail_missing(m, rate_key(carrier));
-        if (ranks[c] > 1)
-            *seconds += ring_seconds(coll, ranks[c], bytes, rate, m->link[c].latency);
+        double rate;
+        if (ranks[c] <= 1)
+            continue;
+        AX_TRY(find_ring_rate(m, (ax_machine_carrier)c, g, &rate));
+        *seconds += ring_seconds(coll, ranks[c], bytes, rate, m->link[c].latency);
+    }
+    return AX_OK;
+}
+
+/* An all-to-all that leaves the node: each rank sends to all others at the same time, and all ranks of a node
+ * share its links. */
+static ax_status to_all(const ax_machine *m, double bytes, const ax_machine_group *g, double *seconds)
+{
+    const int others[] = {[AX_MACHINE_NODE] = g->in_node - 1, [AX_MACHINE_NETWORK] = g->size - g->in_node};
+    *seconds = 0;
+    for (int c = 0; c < AX_MACHINE_CARRIERS; c++) {
+        double rate;
+        if (!others[c])
+            continue;
+        AX_TRY(find_rate(m, (ax_machine_carrier)c, (double)m->ranks_per_node, &rate));
+        *seconds = fmax(*seconds, (double)others[c] / g->size * bytes / rate + m->link[c].latency);
     }
     return AX_OK;
 }
@@ -209,22 +248,19 @@ static ax_status two_rings(const ax_machine *m, ax_coll coll, double bytes, cons
 ax_status ax_machine_comm_seconds(const ax_machine *m, ax_coll coll, double bytes, const ax_machine_group *g,
                                   double *seconds)
 {
-    const ax_machine_carrier carrier = ax_machine_carries(g);
     const int path = coll == AX_BARRIER ? m->path[AX_ALL_REDUCE] : m->path[coll];
-    double rate = bandwidth_of(m, g), copies = 0;
+    double copies = 0;
     *seconds = 0;
     if (g->size <= 1 || measured_seconds(m->tables, (int)coll, g->inner, g->size, bytes, seconds))
         return AX_OK;
     if (path == AX_MACHINE_STAGED && coll != AX_BARRIER)
         AX_TRY(ax_machine_copy_seconds(m, 2 * bytes, &copies));
-    if (rate <= 0 && (path == AX_MACHINE_HOST || path == AX_MACHINE_STAGED)) {
+    if (coll == AX_ALL_TO_ALL && ax_machine_carries(g) == AX_MACHINE_NETWORK)
+        AX_TRY(to_all(m, bytes, g, seconds));
+    else if (bandwidth_of(m, g) <= 0 && (path == AX_MACHINE_HOST || path == AX_MACHINE_STAGED))
         AX_TRY(two_rings(m, coll, bytes, g, seconds));
-    } else {
-        rate = rate > 0 ? rate : link_rate(m, carrier, g);
-        if (rate <= 0)
-            return fail_missing(m, rate_key(carrier));
-        *seconds = ring_seconds(coll, g->size, bytes, rate, m->link[carrier].latency);
-    }
+    else
+        AX_TRY(one_ring(m, coll, bytes, g, seconds));
     *seconds += copies;
     return AX_OK;
 }
@@ -236,7 +272,7 @@ ax_status ax_machine_message_seconds(const ax_machine *m, double bytes, ax_machi
     const int64_t distance = carrier == AX_MACHINE_NODE ? 1 : m->ranks_per_node;
     if (!measured_seconds(m->tables, AX_MACHINE_MESSAGE, distance, 2, bytes, seconds)) {
         if (link->rate <= 0)
-            return fail_missing(m, rate_key(carrier));
+            return fail_missing(m, rate_key[carrier]);
         *seconds = link->latency + bytes / link->rate;
     }
     *seconds += computing ? link->busy : 0;

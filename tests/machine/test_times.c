@@ -29,11 +29,7 @@ static void rings(void **state)
     static const struct {
         ax_coll coll;
         int rounds;
-    } cases[] = {{AX_ALL_REDUCE, 2},
-                 {AX_ALL_GATHER, 1},
-                 {AX_REDUCE_SCATTER, 1},
-                 {AX_ALL_TO_ALL, 1},
-                 {AX_BROADCAST, 1}};
+    } cases[] = {{AX_ALL_REDUCE, 2}, {AX_ALL_GATHER, 1}, {AX_REDUCE_SCATTER, 1}, {AX_BROADCAST, 1}};
     ax_machine *m = open_text(FOUR);
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         double r = cases[i].rounds, bytes = 12e6;
@@ -48,6 +44,29 @@ static void rings(void **state)
         near(comm(m, cases[i].coll, bytes, 1, 1, 1), 0);
     }
     near(comm(m, AX_BARRIER, 0, 4, 1, 4), 6e-5);
+    ax_machine_close(&m);
+    /* the links of the node are slower than the network */
+    m = open_text("ranks_per_node: 4\nnodes: 4\ndevice: {memory: 8}\n"
+                  "links: {node: {rate: 1e8}, network: {rate: 1e9, at_once: all}}\n");
+    near(comm(m, AX_ALL_GATHER, 8e8, 16, 1, 4), 15.0 / 16 * 8);
+    near(comm(m, AX_ALL_GATHER, 8e8, 4, 4, 1), 3.0 / 4 * 0.8);
+    ax_machine_close(&m);
+}
+
+/* All ranks of a node share its links to the others, whatever their groups. */
+static void all_to_all(void **state)
+{
+    (void)state;
+    ax_machine *m = open_text(FOUR "bandwidths: [\"1 16 1e12\"]\n");
+    double bytes = 12e6, rank = 2e8 / 4;
+    near(comm(m, AX_ALL_TO_ALL, bytes, 4, 1, 4), 3.0 / 4 * bytes / 1e9 + 3 * 1e-5);
+    near(comm(m, AX_ALL_TO_ALL, bytes, 16, 1, 4), 12.0 / 16 * bytes / rank + 1e-3);
+    near(comm(m, AX_ALL_TO_ALL, bytes, 8, 2, 2), 6.0 / 8 * bytes / rank + 1e-3);
+    near(comm(m, AX_ALL_TO_ALL, bytes, 4, 4, 1), 3.0 / 4 * bytes / rank + 1e-3);
+    ax_machine_close(&m);
+    m = open_text("ranks_per_node: 4\nnodes: 2\ndevice: {memory: 8}\npaths: {all_to_all: node}\n"
+                  "links: {node: {rate: 1e8, latency: 1}, network: {rate: 1e12, at_once: all}}\n");
+    near(comm(m, AX_ALL_TO_ALL, 8e8, 8, 1, 4), 3.0 / 8 * 8 + 1);
     ax_machine_close(&m);
 }
 
@@ -319,6 +338,7 @@ static void kinds_are_told_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rings),
+                                       cmocka_unit_test(all_to_all),
                                        cmocka_unit_test(paths),
                                        cmocka_unit_test(bandwidths_of_paper_3),
                                        cmocka_unit_test(groups_lie_on_nodes),

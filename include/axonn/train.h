@@ -81,7 +81,8 @@ AX_MUST_CHECK ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int sta
 /* Plans how long a step takes with these prices (clock.h). Each pipeline stage is planned as by
  * ax_trainer_plan_stage, whose rank is replayed (ax_stage_times_make). times[i] gets the times of stage i,
  * which the caller releases with ax_stage_times_fini, *out those of the step. ring[i] (`ring` NULL: none)
- * gets the activities of stage i. Not collective. */
+ * gets the activities of stage i. AX_ERR_USAGE if a price is missing, also those of offload.optimizer=file
+ * and of an offloaded state that the host updates, which have none. Not collective. */
 AX_MUST_CHECK ax_status ax_trainer_time_step(const ax_trainer *trainer, const ax_prices *prices,
                                              ax_event_ring *const ring[], ax_stage_times *times,
                                              ax_step_time *out);

@@ -42,8 +42,8 @@ typedef struct forecast {
     double flops;               /* of a step, all ranks */
     int64_t
         micro_batch; /* the largest within the limit, with all other keys as they are; 0: there is no limit */
-    bool timed;      /* the machine has the rates that times need */
-    char untimed[512];        /* which rates it lacks */
+    bool timed;      /* the time of a step is known */
+    char untimed[512];        /* why not: rates that the machine lacks, or keys of the run */
     ax_step_time time;        /* of a step; 0 if not timed */
     ax_stage_times *of_stage; /* [stages]; NULL if not timed */
     int64_t train_tokens;     /* --tokens */
@@ -153,21 +153,21 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
     return status;
 }
 
-/* Finds how long a step takes on the machine; or, if the description lacks rates, which.
- */
+/* Finds how long a step takes on the machine; or why that is not known. */
 static ax_status find_time(const ax_trainer *trainer, forecast *f)
 {
     const ax_train_plan *p = f->run;
     if (!f->machine)
         return AX_OK;
-    if (ax_machine_check_times(f->machine, p->compute, ax_comm_size(p->ranks)) != AX_OK) {
-        snprintf(f->untimed, sizeof f->untimed, "%s", ax_error_message());
-        return AX_OK;
-    }
     const ax_prices prices = ax_prices_of(f->machine);
     AX_TRY(ax_calloc((size_t)f->stages, sizeof *f->of_stage, &f->of_stage));
-    AX_TRY(ax_trainer_time_step(trainer, &prices, NULL, f->of_stage, &f->time));
-    f->timed = true;
+    ax_status status = ax_machine_check_times(f->machine, p->compute, ax_comm_size(p->ranks));
+    if (status == AX_OK)
+        status = ax_trainer_time_step(trainer, &prices, NULL, f->of_stage, &f->time);
+    f->timed = status == AX_OK;
+    if (status != AX_ERR_USAGE)
+        return status;
+    snprintf(f->untimed, sizeof f->untimed, "%s", ax_error_message());
     return AX_OK;
 }
 

@@ -216,11 +216,14 @@ ax_status ax_machine_check_ranks(const ax_machine *m, int64_t ranks)
 ax_status ax_machine_check_times(const ax_machine *m, ax_dtype dtype, int64_t ranks)
 {
     const bool gemm = m->device.gemm.rate[dtype] > 0 || m->tables->fit[dtype].c[0] > 0;
+    bool copies = !m->device.host_access;
+    for (int coll = 0; coll < AX_BARRIER && ranks > 1; coll++)
+        copies |= m->path[coll] == AX_MACHINE_STAGED;
     const struct {
         const char *key;
         bool needed, given;
     } rates[] = {{"device.stream", true, m->device.stream > 0},
-                 {"host.copy", !m->device.host_access, m->host.copy > 0},
+                 {"host.copy", copies, m->host.copy > 0},
                  {"links.node.rate", ranks > 1 && m->ranks_per_node > 1, m->link[AX_MACHINE_NODE].rate > 0},
                  {"links.network.rate", ranks > m->ranks_per_node, m->link[AX_MACHINE_NETWORK].rate > 0}};
     char missing[256] = "";

@@ -124,6 +124,20 @@ ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options
     return status;
 }
 
+/* Fails if a step has work that no price is known for. */
+static ax_status check_priced(const ax_train_plan *p)
+{
+    ax_offload by = p->parallel.offload;
+    AX_TRY(ax_offload_resolve(p->config->device, &by));
+    AX_CHECK(by.optimizer != AX_OFFLOAD_FILE, AX_ERR_USAGE,
+             "offload.optimizer=file: the time of reading and writing the file is not known; plan with "
+             "offload.optimizer=none or host");
+    AX_CHECK(by.optimizer == AX_OFFLOAD_NONE || by.update != AX_OFFLOAD_ON_HOST, AX_ERR_USAGE,
+             "offload.update=host (which auto means if the device computes in host memory): the time of an "
+             "update on the host is not known; plan with offload.update=device");
+    return AX_OK;
+}
+
 /* Replays a step of a stage's rank on a clock. */
 static ax_status time_stage(const ax_train_plan *p, int stage, const ax_prices *prices, ax_event_ring *ring,
                             ax_stage_times *out)
@@ -149,6 +163,7 @@ ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices,
     const int64_t rows =
         plan->options.micro_batch * ax_strategy_ranks(plan->parallel.strategy, AX_ROLE_BATCH, plan->grid);
     memset(times, 0, (size_t)stages * sizeof *times);
+    AX_TRY(check_priced(plan));
     for (int s = 0; s < stages; s++)
         AX_TRY(time_stage(plan, s, prices, ring ? ring[s] : NULL, &times[s]));
     return ax_step_time_make(&plan->parallel.pipe, stages, plan->options.global_batch / rows, times, out);

@@ -208,6 +208,21 @@ static void machine_gives_the_time_of_a_step(void **state)
     assert_contains(out.data, "no time of a step: ");
     assert_contains(out.data, "links.node.rate");
     assert_null(strstr(out.data, "tokens/s"));
+    static const struct {
+        const char *keys, *said;
+    } unknown[] = {{"offload.optimizer=file", "no time of a step: offload.optimizer=file"},
+                   {"offload.optimizer=host offload.update=host", "no time of a step: offload.update=host"}};
+    for (size_t i = 0; i < AX_COUNT(unknown); i++) {
+        char command[256];
+        snprintf(command, sizeof command, AXONN " plan a.yaml --machine m.yaml %s 2>&1", unknown[i].keys);
+        assert_int_equal(shell(command, &out), 0);
+        assert_contains(out.data, unknown[i].said);
+    }
+    assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml offload.optimizer=host offload.update=device "
+                                 "2>&1",
+                           &out),
+                     0);
+    assert_contains(out.data, "tokens/s");
     assert_int_equal(shell("rm m.yaml; " AXONN " plan a.yaml --tokens 5 2>&1", &out), 2);
     assert_contains(out.data, "--tokens: times need a description of a machine");
     ax_buf_fini(&out);

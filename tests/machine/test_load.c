@@ -154,6 +154,11 @@ static void missing_rates(void **state)
           ax_machine_comm_seconds(m, AX_ALL_REDUCE, 8, &far, &seconds));
     assert_int_equal(ax_machine_message_seconds(m, 8, AX_MACHINE_NETWORK, false, &seconds), AX_ERR_USAGE);
     ax_machine_close(&m);
+    m = open_text("ranks_per_node: 2\ndevice: {memory: 8, host_access: true, stream: 1, gemm: {bf16: 1}}\n"
+                  "links: {node: {rate: 1}}\npaths: {broadcast: staged}\n");
+    OK(ax_machine_check_times(m, AX_BF16, 1));
+    FAILS(AX_ERR_USAGE, "host.copy", ax_machine_check_times(m, AX_BF16, 2));
+    ax_machine_close(&m);
 }
 
 /* Measured values are saved beside those that the file had, and read back. */

@@ -22,7 +22,8 @@ typedef struct ax_leg {
     double seconds;
 } ax_leg;
 
-/* What things cost. If a function fails, the clock keeps the error for ax_clock_status. */
+/* What things cost. If a function fails, or gives a time that is negative or not finite (AX_ERR_USAGE), the
+ * clock keeps the error for ax_clock_status, and takes no time. */
 typedef struct ax_prices {
     /* Sets *seconds to the time of a kernel. `args`: those of ax_launch. */
     ax_status (*kernel)(void *user, ax_kernel kernel, const void *args, double *seconds);

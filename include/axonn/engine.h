@@ -125,8 +125,8 @@ typedef struct ax_step_time {
     double bubble; /* how long a stage waits for messages of others, mean over the stages */
 } ax_step_time;
 
-/* Runs the schedule of a pipeline on the times of its stages (ax_pipe_simulate). The end of a step begins
- * when all stages have done their tasks. */
+/* Runs the schedule of a pipeline on the times of its stages (ax_pipe_simulate); of one stage adds them up.
+ * The end of a step begins when all stages have done their tasks. */
 AX_MUST_CHECK ax_status ax_step_time_make(const ax_pipe_settings *settings, int stages, int64_t micro_batches,
                                           const ax_stage_times *stage, ax_step_time *out);
 

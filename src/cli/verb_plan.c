@@ -206,7 +206,7 @@ static json_t *exposed_json(const ax_stage_times *t)
 {
     json_t *object = json_object();
     for (int i = 0; i < t->n_exposed && object; i++)
-        json_object_set_new(object, t->exposed[i].axes, json_real(t->exposed[i].seconds * 1e3));
+        json_object_set_new(object, t->exposed[i].axes, cli_json_number(t->exposed[i].seconds * 1e3));
     return object;
 }
 
@@ -219,7 +219,7 @@ static json_t *stage_json(const forecast *f, int s)
         memory_json(&stage->memory, AX_MEMORY_ON_HOST), "disk",
         memory_json(&stage->memory, AX_MEMORY_ON_DISK), "comm_bytes", sent_json(stage->sent, stage->n_sent));
     if (json && f->timed) {
-        json_object_set_new(json, "kernels_ms", json_real(f->of_stage[s].computed * 1e3));
+        json_object_set_new(json, "kernels_ms", cli_json_number(f->of_stage[s].computed * 1e3));
         json_object_set_new(json, "comm_exposed_ms", exposed_json(&f->of_stage[s]));
     }
     return json;
@@ -232,12 +232,12 @@ static void add_time_json(json_t *json, const forecast *f)
         json_object_set_new(json, "step_ms", json_null());
     if (!json || !f->timed)
         return;
-    json_object_set_new(json, "step_ms", json_real(f->time.seconds * 1e3));
-    json_object_set_new(json, "pipe_wait_ms", json_real(f->time.bubble * 1e3));
-    json_object_set_new(json, "tokens_per_s", json_real((double)f->tokens / f->time.seconds));
+    json_object_set_new(json, "step_ms", cli_json_number(f->time.seconds * 1e3));
+    json_object_set_new(json, "pipe_wait_ms", cli_json_number(f->time.bubble * 1e3));
+    json_object_set_new(json, "tokens_per_s", cli_json_number((double)f->tokens / f->time.seconds));
     if (f->train_tokens)
         json_object_set_new(json, "seconds",
-                            json_real((double)f->train_tokens / (double)f->tokens * f->time.seconds));
+                            cli_json_number((double)f->train_tokens / (double)f->tokens * f->time.seconds));
 }
 
 static ax_status print_json(const forecast *f)

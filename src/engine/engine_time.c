@@ -53,6 +53,12 @@ ax_step_part ax_step_part_of(int64_t index, int64_t of)
     return index == of - 1 ? AX_STEP_LAST : (ax_step_part)ax_min(index, AX_STEP_MIDDLE);
 }
 
+/* Returns how many micro-batches of a step take the time of this part, which the step has. */
+static double count_of(ax_step_part part, int64_t micro_batches)
+{
+    return part == AX_STEP_MIDDLE ? (double)(micro_batches - AX_STEP_LAST) : 1;
+}
+
 /* Runs a step of as many micro-batches as differ. */
 static ax_status run_step(const replay *r, int64_t micro_batches)
 {
@@ -68,7 +74,7 @@ static ax_status run_step(const replay *r, int64_t micro_batches)
     add_up(r, 1);
     for (int64_t i = 0; i < n; i++) {
         const ax_step_part part = ax_step_part_of(i, n);
-        const double times = part == AX_STEP_MIDDLE ? (double)(micro_batches - AX_STEP_LAST) : 1;
+        const double times = count_of(part, micro_batches);
         add_up(r, -times);
         AX_TRY(engine_dry_micro_batch(e, i, n, out->task + (int)part * out->chunks));
         add_up(r, times);
@@ -171,6 +177,20 @@ static double message_seconds(void *user, int stage, bool gradient)
         .message[gradient ? AX_MESSAGE_GRADIENT : AX_MESSAGE_ACTIVATION];
 }
 
+/* Returns the seconds of the tasks of a stage that waits for no other. */
+static double tasks_seconds(const ax_stage_times *t, int64_t micro_batches)
+{
+    const int64_t n = ax_min(micro_batches, AX_STEP_PARTS);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const ax_step_part part = ax_step_part_of(i, n);
+        for (int chunk = 0; chunk < t->chunks; chunk++)
+            for (int task = AX_PIPE_FORWARD; task < AX_PIPE_DONE; task++)
+                sum += count_of(part, micro_batches) * t->task[(int)part * t->chunks + chunk].of[task];
+    }
+    return sum;
+}
+
 ax_status ax_step_time_make(const ax_pipe_settings *settings, int stages, int64_t micro_batches,
                             const ax_stage_times *stage, ax_step_time *out)
 {
@@ -178,6 +198,10 @@ ax_status ax_step_time_make(const ax_pipe_settings *settings, int stages, int64_
     schedule s = {.stage = stage};
     const ax_pipe_times times = {task_seconds, message_seconds, &s};
     *out = (ax_step_time){0};
+    if (stages == 1) {
+        out->seconds = tasks_seconds(stage, micro_batches) + stage->end;
+        return AX_OK;
+    }
     AX_TRY(ax_calloc((size_t)(2 * stages), sizeof *ends, &ends));
     s.busy = ends + stages;
     ax_status status = ax_pipe_simulate(settings, stages, micro_batches, &times, ends);

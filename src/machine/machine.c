@@ -5,8 +5,8 @@
 #include <string.h>
 
 #define PATHS "nccl|node|flat|staged" /* in the order of ax_machine_path */
-#define RATE "(0, inf)"
-#define TIME "[0, inf)"
+#define RATE "[1e-30, 1e30]"          /* as of rows */
+#define TIME "[0, 1e9]"
 #define AT(member) offsetof(ax_machine, member)
 #define GEMM_RATE(name, dtype)                                                                               \
     {                                                                                                        \

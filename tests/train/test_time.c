@@ -129,6 +129,49 @@ static void parts_give_the_time_of_the_whole_step(void **state)
         }
 }
 
+/* Micro-batches that are alike are not counted one by one. */
+static void many_micro_batches_cost_nothing(void **state)
+{
+    (void)state;
+    enum { MANY = 500 * 1000 * 1000 };
+    const int counts[] = {MICRO, MICRO + 1, MANY};
+    double seconds[AX_COUNT(counts)];
+    for (size_t i = 0; i < AX_COUNT(counts); i++) {
+        bench b;
+        ax_stage_times times;
+        ax_step_time step;
+        open_bench(&b, "", 1, counts[i]);
+        OK(ax_trainer_time_step(b.trainer, &prices, NULL, &times, &step));
+        seconds[i] = step.seconds;
+        ax_stage_times_fini(&times);
+        close_bench(&b);
+    }
+    near("a step", "", MANY, seconds[2] / MANY, seconds[1] - seconds[0]);
+}
+
+static ax_status price_wrongly(void *user, ax_kernel kernel, const void *args, double *seconds)
+{
+    (void)kernel, (void)args;
+    *seconds = *(const double *)user;
+    return AX_OK;
+}
+
+static void prices_must_be_times(void **state)
+{
+    (void)state;
+    const double wrong[] = {NAN, INFINITY, -1e-9};
+    for (size_t i = 0; i < AX_COUNT(wrong); i++) {
+        bench b;
+        ax_stage_times times;
+        ax_step_time step;
+        ax_prices bad = {price_wrongly, price_transfer, (void *)(uintptr_t)&wrong[i]};
+        open_bench(&b, "", 1, 1);
+        FAILS(AX_ERR_USAGE, "finite and not negative",
+              ax_trainer_time_step(b.trainer, &bad, NULL, &times, &step));
+        close_bench(&b);
+    }
+}
+
 /* A step of four micro-batches is replayed whole, so the activities in its trace add up to its time. */
 static void the_trace_of_a_planned_step_has_its_time(void **state)
 {
@@ -199,6 +242,8 @@ static void a_pipeline_takes_the_time_of_its_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_give_the_time_of_the_whole_step),
+                                       cmocka_unit_test(many_micro_batches_cost_nothing),
+                                       cmocka_unit_test(prices_must_be_times),
                                        cmocka_unit_test(the_trace_of_a_planned_step_has_its_time),
                                        cmocka_unit_test(a_pipeline_takes_the_time_of_its_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* The clock of a planned run: a listener that adds up what prices say (axonn/clock.h). */
 #include "axonn/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct ax_clock {
@@ -12,15 +13,26 @@ struct ax_clock {
     ax_status status;
 };
 
+/* Keeps the first error of a price. Returns true if there is none: the price is a time. */
+static bool keep(ax_clock *c, ax_status status, const char *name, double seconds)
+{
+    if (status == AX_OK && !(isfinite(seconds) && seconds >= 0))
+        status = ax_fail(AX_ERR_USAGE,
+                         "the price of %s is %g seconds: it must be finite and not negative; look for rates "
+                         "that cannot be in the description of the machine",
+                         name, seconds);
+    c->status = c->status == AX_OK ? status : c->status;
+    return status == AX_OK;
+}
+
 /* Occupies the carriers of a transfer, from now on. Returns its end. */
 static double carry(ax_clock *c, const ax_device_event *e)
 {
     ax_leg leg[AX_LEGS];
     int legs = 0;
     double at = c->now;
-    ax_status status = c->prices.transfer(c->prices.user, e, leg, &legs);
-    c->status = c->status == AX_OK ? status : c->status;
-    for (int i = 0; i < legs && status == AX_OK; i++) {
+    const ax_status status = c->prices.transfer(c->prices.user, e, leg, &legs);
+    for (int i = 0; keep(c, status, e->name, i < legs ? leg[i].seconds : 0) && i < legs; i++) {
         const int carrier = leg[i].carrier;
         if (carrier == AX_NO_CARRIER) {
             at += leg[i].seconds;
@@ -37,8 +49,9 @@ static double carry(ax_clock *c, const ax_device_event *e)
 static void compute(ax_clock *c, const ax_device_event *e)
 {
     double seconds = 0;
-    ax_status status = c->prices.kernel(c->prices.user, e->kernel, e->args, &seconds);
-    c->status = c->status == AX_OK ? status : c->status;
+    const ax_status status = c->prices.kernel(c->prices.user, e->kernel, e->args, &seconds);
+    if (!keep(c, status, e->name, seconds))
+        return;
     c->computed += seconds;
     c->now += seconds;
 }

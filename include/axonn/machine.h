@@ -107,9 +107,12 @@ AX_MUST_CHECK ax_status ax_machine_check_times(const ax_machine *machine, ax_dty
  * slower than one that is larger in m, n and k, as far as the measured ones are so; without points of the
  * dtype the larger of operations/rate and bytes/stream, and `launch`. Other kernels: launch + bytes/rate or
  * launch + operations/rate by their row of device.kernels, without one the larger of bytes/stream and
- * operations/rate of GEMMs of their dtype. */
+ * operations/rate of GEMMs of their dtype (ax_machine_gemm_rate). */
 AX_MUST_CHECK ax_status ax_machine_kernel_seconds(const ax_machine *machine, ax_kernel kernel,
                                                   const void *args, double *seconds);
+/* Returns the floating-point operations per second of large GEMMs of the dtype: device.gemm.rate, else that
+ * of the fit over the measured points; 0: the machine has neither. */
+double ax_machine_gemm_rate(const ax_machine *machine, ax_dtype dtype);
 /* Sets *seconds to the time of a copy between device and host. */
 AX_MUST_CHECK ax_status ax_machine_copy_seconds(const ax_machine *machine, double bytes, double *seconds);
 

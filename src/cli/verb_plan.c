@@ -271,10 +271,10 @@ static void print_memory(const ax_memory *m, ax_memory_place place, const char *
 }
 
 /* Prints the time of a step, and of which the stage that computes longest waits for collectives. */
-static void print_time(const forecast *f)
+static void print_time(const forecast *f, const ax_machine *machine)
 {
     const ax_train_plan *p = f->run;
-    const double peak = f->machine->device.gemm.rate[p->compute] * ax_comm_size(p->ranks);
+    const double peak = ax_machine_gemm_rate(machine, p->compute) * ax_comm_size(p->ranks);
     const ax_stage_times *t = f->of_stage;
     char text[32];
     for (int s = 1; s < f->stages; s++)
@@ -327,8 +327,8 @@ static ax_status print_text(const forecast *f)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
                i + 1 < f->n_sent ? "" : "\n");
-    if (f->timed)
-        print_time(f);
+    if (f->machine && f->timed)
+        print_time(f, f->machine);
     else if (f->machine)
         printf("no time of a step: %s\n", f->untimed);
     return AX_OK;

@@ -215,7 +215,7 @@ ax_status ax_machine_check_ranks(const ax_machine *m, int64_t ranks)
 
 ax_status ax_machine_check_times(const ax_machine *m, ax_dtype dtype, int64_t ranks)
 {
-    const bool gemm = m->device.gemm.rate[dtype] > 0 || m->tables->fit[dtype].c[0] > 0;
+    const bool gemm = ax_machine_gemm_rate(m, dtype) > 0;
     bool copies = !m->device.host_access;
     for (int coll = 0; coll < AX_BARRIER && ranks > 1; coll++)
         copies |= m->path[coll] == AX_MACHINE_STAGED;

@@ -15,12 +15,18 @@ static ax_status fail_missing(const ax_machine *m, const char *key)
 
 /* ---- kernels --------------------------------------------------------------------------------------- */
 
+double ax_machine_gemm_rate(const ax_machine *m, ax_dtype dtype)
+{
+    const double rate = m->device.gemm.rate[dtype], per_flop = m->tables ? m->tables->fit[dtype].c[0] : 0;
+    return rate > 0 ? rate : per_flop > 0 ? 1 / per_flop : 0;
+}
+
 /* Sets *seconds to the larger of operations/rate and bytes/stream. The operations count only if the machine
  * has a rate of the dtype or `needed` is true. */
 static ax_status roofline(const ax_machine *m, ax_dtype dtype, double flops, double bytes, bool needed,
                           double *seconds)
 {
-    const double rate = m->device.gemm.rate[dtype];
+    const double rate = ax_machine_gemm_rate(m, dtype);
     char key[32] = "device.gemm.";
     ax_text_add(key, sizeof key, "%s", ax_dtype_name(dtype));
     if (needed && rate <= 0)
@@ -125,8 +131,9 @@ static double ring_seconds(ax_coll coll, int ranks, double bytes, double rate, d
 }
 
 /* Interpolates between measured times of a collective, distance and size: linearly in the logarithms of bytes
- * and seconds; below the first the time of the first, beyond the last at the rate of the last two. A single
- * time is that of a rate. Returns false if there are none. */
+ * and seconds; below the first the time of the first, beyond the last at the rate of the last two, at
+ * most twice the last one's own, or, if the two are equal, at its own. A single time is that of a rate.
+ * Returns false if there are none. */
 static bool measured_seconds(const ax_machine_tables *t, int coll, int64_t inner, int64_t size, double bytes,
                              double *seconds)
 {
@@ -148,9 +155,9 @@ static bool measured_seconds(const ax_machine_tables *t, int coll, int64_t inner
     else if (bytes <= first->bytes)
         *seconds = first->seconds;
     else if (next == last) {
-        double rate = (last->bytes - last[-1].bytes) / (last->seconds - last[-1].seconds);
-        *seconds =
-            rate > 0 ? last->seconds + (bytes - last->bytes) / rate : last->seconds * bytes / last->bytes;
+        const double mean = last->bytes / last->seconds, more = last->seconds - last[-1].seconds,
+                     rate = more > 0 ? fmin((last->bytes - last[-1].bytes) / more, 2 * mean) : mean;
+        *seconds = last->seconds + (bytes - last->bytes) / rate;
     } else {
         double part =
             last->bytes > 0 ? log(bytes / last->bytes) / log(next->bytes / last->bytes) : bytes / next->bytes;

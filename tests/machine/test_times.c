@@ -134,11 +134,13 @@ static void groups_lie_on_nodes(void **state)
 static void measured_times_are_interpolated(void **state)
 {
     (void)state;
-    ax_machine *m = open_text(
-        FOUR "collectives: [\"all_gather 1 4 4096 1e-5\", \"all_gather 1 4 1048576 3e-3\",\n"
-             "              \"all_gather 1 4 65536 1e-4\", \"message 4 2 1000 0.25\",\n"
-             "              \"barrier 1 4 0 7e-6\", \"reduce_scatter 1 4 100 3e-5\",\n"
-             "              \"reduce_scatter 1 4 1000 2e-5\", \"reduce_scatter 1 4 10000 4e-5\"]\n");
+    ax_machine *m =
+        open_text(FOUR "collectives: [\"all_gather 1 4 4096 1e-5\", \"all_gather 1 4 1048576 3e-3\",\n"
+                       "              \"all_gather 1 4 65536 1e-4\", \"message 4 2 1000 0.25\",\n"
+                       "              \"barrier 1 4 0 7e-6\", \"reduce_scatter 1 4 100 3e-5\",\n"
+                       "              \"reduce_scatter 1 4 1000 2e-5\", \"reduce_scatter 1 4 10000 4e-5\",\n"
+                       "              \"broadcast 1 4 1000 2e-5\", \"broadcast 1 4 2000 2e-5\",\n"
+                       "              \"all_to_all 1 4 1000 2e-5\", \"all_to_all 1 4 2000 2.01e-5\"]\n");
     double before = 0, seconds;
     near(comm(m, AX_ALL_GATHER, 4096, 4, 1, 4), 1e-5);
     near(comm(m, AX_ALL_GATHER, 65536, 4, 1, 4), 1e-4);
@@ -146,6 +148,8 @@ static void measured_times_are_interpolated(void **state)
     near(comm(m, AX_ALL_GATHER, 8, 4, 1, 4), 1e-5);
     near(comm(m, AX_ALL_GATHER, 16384, 4, 1, 4), sqrt(1e-5 * 1e-4)); /* half way between 2^12 and 2^16 */
     near(comm(m, AX_ALL_GATHER, 2 * 1048576 - 65536, 4, 1, 4), 3e-3 + 2.9e-3);
+    near(comm(m, AX_BROADCAST, 6000, 4, 1, 4), 6e-5);
+    near(comm(m, AX_ALL_TO_ALL, 6000, 4, 1, 4), 2.01e-5 * 2);
     near(comm(m, AX_BARRIER, 0, 4, 1, 4), 7e-6);
     near(comm(m, AX_REDUCE_SCATTER, 100, 4, 1, 4), 2e-5); /* what was faster at 1000 bytes */
     near(comm(m, AX_REDUCE_SCATTER, 1000, 4, 1, 4), 2e-5);
@@ -218,6 +222,13 @@ static void kernels_have_rates(void **state)
                                    .dtype = AX_F32};
     ax_kernel_cost(AX_K_attention, &attention, &flops, &bytes);
     near(kernel(m, AX_K_attention, &attention), 1e-6 + flops / 2e9);
+    near(ax_machine_gemm_rate(m, AX_F32), 1e10);
+    assert_true(ax_machine_gemm_rate(m, AX_BF16) == 0);
+    ax_machine_close(&m);
+    m = open_text("ranks_per_node: 1\ndevice:\n  memory: 8\n  stream: 1e20\n  gemm:\n    points:\n"
+                  "    - NN 64x64x64 f32 1e9\n    - NN 512x512x512 f32 1e9\n");
+    near(ax_machine_gemm_rate(m, AX_F32), 1e9);
+    near(kernel(m, AX_K_attention, &attention), flops / 1e9);
     ax_machine_close(&m);
 }
 

@@ -81,6 +81,12 @@ static ax_status check_place(const char *path)
 /* Opens the file if there is one, whose other part stays; it must have been measured with as many ranks. */
 static ax_status open_file(const char *path, int ranks, int node, ax_machine **out)
 {
+    for (int i = 0; ax_machine_shipped(i); i++)
+        AX_CHECK(
+            strcmp(ax_machine_shipped(i), path) != 0, AX_ERR_USAGE,
+            "--save: %s is the name of a description that comes with axonn, which a file of this name would "
+            "not replace; give another name, or ./%s",
+            path, path);
     AX_TRY(check_place(path));
     if (!ax_path_exists(path))
         return ax_machine_create(out);

@@ -42,6 +42,7 @@ typedef struct forecast {
     double flops;               /* of a step, all ranks */
     int64_t
         micro_batch; /* the largest within the limit, with all other keys as they are; 0: there is no limit */
+    bool own_limit;  /* the limit is the memory of the machine's devices */
     bool timed;      /* the time of a step is known */
     char untimed[512];        /* why not: rates that the machine lacks, or keys of the run */
     ax_step_time time;        /* of a step; 0 if not timed */
@@ -135,6 +136,7 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
     AX_TRY(ax_ctx_find_limit(&limit));
     if (!limit)
         return AX_OK;
+    f->own_limit = f->machine && limit == (size_t)f->machine->device.memory;
     AX_CHECK(
         need <= limit, AX_ERR_MEMORY,
         "a rank of stage %d needs %s (%zu bytes) of device memory but runtime.device_memory allows only %s "
@@ -321,7 +323,7 @@ static ax_status print_text(const forecast *f)
         f->flops, f->flops / ranks);
     if (f->micro_batch)
         printf("largest train.micro_batch within %s: %lld\n",
-               f->machine ? "the machine's device memory" : "runtime.device_memory",
+               f->own_limit ? "the machine's device memory" : "runtime.device_memory",
                (long long)f->micro_batch);
     for (int i = 0; i < f->n_sent; i++)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",

@@ -152,6 +152,11 @@ static void machine_is_the_limit(void **state)
     assert_contains(
         out.data,
         "error: machine small, whose device memory is taken for runtime.device_memory: a step needs ");
+    assert_int_equal(shell(AXONN " plan a.yaml --machine summit 2>&1", &out), 0);
+    assert_contains(out.data, "within the machine's device memory: 32\n");
+    assert_int_equal(shell(AXONN " plan a.yaml --machine summit runtime.device_memory=1000000000 2>&1", &out),
+                     0);
+    assert_contains(out.data, "within runtime.device_memory: 32\n");
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml runtime.device_memory=1000 2>&1", &out), 3);
     assert_null(strstr(out.data, "machine small"));
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml grid.data=4 2>&1", &out), 2);

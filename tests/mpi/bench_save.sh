@@ -26,6 +26,10 @@ gemm train.precision=fp32 model.vocab=150
 "$axonn" plan a.yaml --machine m.yaml >out 2>log || die "plan: exit code $?"
 grep -q '^machine: .*; nodes: 1, ranks of a node: 1, ' out || die "another machine"
 
+# A shipped name stands for no file, but a path does.
+"$axonn" bench gemm a.yaml model.seq_len=4 --runs 1 --save summit >out 2>log
+[[ $? == 2 && ! -e summit ]] && grep -q -- '--save: summit is the name of a description that comes with axonn' log || die "exit code $?"
+
 # Two ranks are another machine.
 "${launch[@]}" "$axonn" bench comm --max 4096 --runs 1 --save m.yaml >out 2>log
 [[ $? == 2 && ! -s out ]] && grep -q 'm.yaml is of 1 nodes with 1 ranks each, and this run has 1 with 2' log || die "exit code $?"

@@ -41,8 +41,11 @@ char *ax_format_bytes(double bytes, char out[32])
 
 char *ax_format_seconds(double seconds, char out[32])
 {
-    long s = (long)(seconds + 0.5);
-    if (seconds < 1)
+    const double most = 1e15;
+    long s = (long)(seconds < most ? seconds + 0.5 : most);
+    if (seconds >= most)
+        snprintf(out, 32, "%.3g s", seconds);
+    else if (seconds < 1)
         snprintf(out, 32, "%.0f ms", seconds * 1e3);
     else if (seconds < 60)
         snprintf(out, 32, "%.1f s", seconds);

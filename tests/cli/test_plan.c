@@ -208,6 +208,12 @@ static void machine_gives_the_time_of_a_step(void **state)
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml 2>&1", &out), 0);
     assert_contains(out.data, "time of a step: ");
     assert_contains(out.data, " of the rate of GEMMs; kernels ");
+    /* A rate that no machine has gives a time nevertheless. */
+    assert_int_equal(shell("sed 's/stream: 1e9/stream: 1e-30/' m.yaml >slow.yaml; " AXONN
+                           " plan a.yaml --machine slow.yaml 2>&1; rc=$?; rm slow.yaml; exit $rc",
+                           &out),
+                     0);
+    assert_contains(out.data, "e+38 s, ");
     /* Rates are missing: everything but times. */
     assert_int_equal(shell(AXONN " plan a.yaml grid.x=2 --machine m.yaml 2>&1", &out), 0);
     assert_contains(out.data, "no time of a step: ");

@@ -20,9 +20,9 @@ done
 [[ $(rows '"gemm') == 0 ]] || die "GEMMs have points, no rate of their kernel"
 # Others join them, and those that are timed again replace theirs.
 sed -i 's/\(f32 +bias gelu\) .*"/\1 7"/' m.yaml
-[[ $(rows 'gelu 7') == 1 ]] || die "nothing to replace"
+[[ $(rows 'gelu 7"') == 1 ]] || die "nothing to replace"
 gemm train.precision=fp32 model.vocab=150
-[[ $(rows '^ +- "(NN|NT|TN) [0-9x]+ f32 ') == $((points + 4)) && $(rows 'gelu 7') == 0 ]] || die "points are lost, or not replaced"
+[[ $(rows '^ +- "(NN|NT|TN) [0-9x]+ f32 ') == $((points + 4)) && $(rows 'gelu 7"') == 0 ]] || die "points are lost, or not replaced"
 "$axonn" plan a.yaml --machine m.yaml >out 2>log || die "plan: exit code $?"
 grep -q '^machine: .*; nodes: 1, ranks of a node: 1, ' out || die "another machine"
 

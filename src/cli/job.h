@@ -12,7 +12,8 @@
 #define CLI_NOTE "AXONN_NOTE"
 #define CLI_NOTE_NAME "axonn-note"
 typedef struct cli_note {
-    /* Written by rank 0 when it has joined the world, and when it ends. */
+    /* Written by rank 0 when it has joined the world, and when it ends. If the job is aborted, other ranks
+     * write `ended` and `code` too, unless rank 0 has: the launcher may have killed it. */
     int64_t pid;         /* pid of rank 0; 0: rank 0 has not joined yet */
     int32_t ended, code; /* `ended`: whether rank 0 has ended; `code`: its exit code */
     /* `heard` is set to 1 by any rank that has received a signal, `begun` by each rank as it starts: ranks

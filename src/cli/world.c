@@ -50,7 +50,7 @@ void cli_starter_find(void)
     const char *path = getenv(CLI_NOTE);
     if (path && readlink(path, target, sizeof target - 1) > 0 &&
         !strncmp(target, "/memfd:" CLI_NOTE_NAME " ", strlen("/memfd:" CLI_NOTE_NAME " ")))
-        starter = open(path, O_WRONLY | O_CLOEXEC);
+        starter = open(path, O_RDWR | O_CLOEXEC);
     set_note(offsetof(cli_note, begun));
 }
 
@@ -66,15 +66,27 @@ static void leave_note(bool ended, int code)
 
 static void note_abort(int code) { leave_note(true, code); }
 
+/* As note_abort, on ranks other than 0: the launcher may kill rank 0 before it can write its part of the
+ * note. What rank 0 has written stays. */
+static void note_abort_too(int code)
+{
+    int32_t part[2] = {0};
+    _Static_assert(offsetof(cli_note, code) == offsetof(cli_note, ended) + sizeof part[0], "adjacent");
+    if (starter < 0 || pread(starter, part, sizeof part, offsetof(cli_note, ended)) < 0 || part[0])
+        return;
+    part[0] = true, part[1] = code;
+    if (pwrite(starter, part, sizeof part, offsetof(cli_note, ended)) < 0)
+        starter = -1; /* the note cannot be written: do not try again */
+}
+
 /* ---- the world ----------------------------------------------------------------------------------- */
 
 ax_status cli_world_open(ax_comm **world)
 {
     AX_TRY(ax_comm_world_create(world));
-    if (!ax_comm_rank(*world)) {
+    if (!ax_comm_rank(*world))
         leave_note(false, 0);
-        ax_comm_on_abort(note_abort);
-    }
+    ax_comm_on_abort(ax_comm_rank(*world) ? note_abort_too : note_abort);
     ax_status status = ax_comm_share_runtime(*world);
     return status == AX_OK ? AX_OK : cli_world_close(world, status);
 }

@@ -123,9 +123,6 @@ typedef struct ax_machine_group {
     int in_node; /* how many of the ranks are on one node */
 } ax_machine_group;
 
-/* Returns the group of the ranks that differ along some of `n` axes: `size` has the sizes of the axes, that
- * along which consecutive ranks differ first, and `along` which of them are those of the group. */
-ax_machine_group ax_machine_group_along(const ax_machine *machine, const int *size, const bool *along, int n);
 /* Returns what carries the data of the group from node to node, or within its node. */
 ax_machine_carrier ax_machine_carries(const ax_machine_group *group);
 

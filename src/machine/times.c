@@ -96,21 +96,6 @@ ax_status ax_machine_copy_seconds(const ax_machine *m, double bytes, double *sec
 
 /* ---- groups of ranks ------------------------------------------------------------------------------- */
 
-ax_machine_group ax_machine_group_along(const ax_machine *m, const int *size, const bool *along, int n)
-{
-    ax_machine_group out = {1, 1, 1};
-    int64_t distance = 1;
-    for (int i = 0; i < n; i++) {
-        if (along[i] && size[i] > 1) {
-            out.inner = out.size == 1 ? (int)distance : out.inner;
-            out.size *= size[i];
-            out.in_node *= (int)ax_max(1, ax_min(size[i], m->ranks_per_node / distance));
-        }
-        distance *= size[i];
-    }
-    return out;
-}
-
 ax_machine_carrier ax_machine_carries(const ax_machine_group *group)
 {
     return group->in_node < group->size ? AX_MACHINE_NETWORK : AX_MACHINE_NODE;
@@ -119,14 +104,12 @@ ax_machine_carrier ax_machine_carries(const ax_machine_group *group)
 /* ---- collectives ----------------------------------------------------------------------------------- */
 
 /* What a ring of p ranks sends and waits for: rounds·(p-1)/p of the bytes, in rounds·(p-1) steps. */
-static const struct {
-    int rounds;
-} rings[] = {[AX_ALL_REDUCE] = {2}, [AX_ALL_GATHER] = {1}, [AX_REDUCE_SCATTER] = {1},
-             [AX_ALL_TO_ALL] = {1}, [AX_BROADCAST] = {1},  [AX_BARRIER] = {2}};
+static const int rounds[] = {[AX_ALL_REDUCE] = 2, [AX_ALL_GATHER] = 1, [AX_REDUCE_SCATTER] = 1,
+                             [AX_ALL_TO_ALL] = 1, [AX_BROADCAST] = 1,  [AX_BARRIER] = 2};
 
 static double ring_seconds(ax_coll coll, int ranks, double bytes, double rate, double latency)
 {
-    const double steps = rings[coll].rounds * (ranks - 1);
+    const double steps = rounds[coll] * (ranks - 1);
     return steps / ranks * (bytes > 0 ? bytes / rate : 0) + steps * latency;
 }
 

@@ -43,10 +43,10 @@ typedef struct forecast {
     int64_t
         micro_batch; /* the largest within the limit, with all other keys as they are; 0: there is no limit */
     bool own_limit;  /* the limit is the memory of the machine's devices */
-    bool timed;      /* the time of a step is known */
-    char untimed[512];        /* why not: rates that the machine lacks, or keys of the run */
-    ax_step_time time;        /* of a step; 0 if not timed */
-    ax_stage_times *of_stage; /* [stages]; NULL if not timed */
+    char untimed[512]; /* why the time of a step is not known: rates that the machine lacks, or keys of the
+                          run; "" */
+    ax_step_time time; /* of a step; seconds are 0 if it is not known */
+    ax_stage_times *of_stage; /* [stages]; NULL: there is no machine */
     int64_t train_tokens;     /* --tokens */
     ax_axes_bytes *sent; /* for each set of axes what the rank that sends most along it sends in a step */
     int n_sent;
@@ -67,6 +67,15 @@ static void add_sent(forecast *f, const ax_engine_plan *stage)
     }
 }
 
+/* Plans one stage, with the scratch memory of the machine's kernels if it is described. */
+static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine, int s, ax_engine_plan *out)
+{
+    AX_TRY(ax_trainer_plan_stage(trainer, s, out));
+    if (machine && machine->device.scratch)
+        out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)machine->device.scratch;
+    return AX_OK;
+}
+
 static ax_status make(const ax_trainer *trainer, forecast *f)
 {
     const ax_train_plan *p = f->run = ax_trainer_plan(trainer);
@@ -76,7 +85,7 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
     AX_TRY(ax_calloc((size_t)p->grid.of[AX_PIPE], sizeof *f->stage, &f->stage));
     for (; f->stages < p->grid.of[AX_PIPE]; f->stages++) {
         ax_engine_plan *stage = &f->stage[f->stages];
-        AX_TRY(ax_trainer_plan_stage(trainer, f->stages, stage));
+        AX_TRY(plan_stage(trainer, f->machine, f->stages, stage));
         sets += stage->n_sent;
         if (ax_memory_total(&stage->memory) > ax_memory_total(&f->stage[f->largest].memory))
             f->largest = f->stages;
@@ -91,12 +100,12 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
 }
 
 /* Sets *need to the bytes of device memory of the rank that needs the most. */
-static ax_status find_need(const ax_trainer *trainer, size_t *need)
+static ax_status find_need(const ax_trainer *trainer, const ax_machine *machine, size_t *need)
 {
     *need = 0;
     for (int s = 0; s < ax_trainer_plan(trainer)->grid.of[AX_PIPE]; s++) {
         ax_engine_plan stage;
-        AX_TRY(ax_trainer_plan_stage(trainer, s, &stage));
+        AX_TRY(plan_stage(trainer, machine, s, &stage));
         *need = ax_max(*need, ax_memory_total(&stage.memory));
         ax_engine_plan_fini(&stage);
     }
@@ -113,7 +122,7 @@ static ax_status try_micro_batch(ax_comm *world, ax_config *config, int64_t micr
     config->train.micro_batch = micro_batch;
     ax_status status = ax_trainer_create(world, config, &trainer);
     if (status == AX_OK)
-        status = find_need(trainer, &need);
+        status = find_need(trainer, f->machine, &need);
     ax_trainer_destroy(&trainer);
     *too_large = status == AX_ERR_MEMORY || need > limit;
     if (status == AX_OK && !*too_large)
@@ -136,7 +145,6 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
     AX_TRY(ax_ctx_find_limit(&limit));
     if (!limit)
         return AX_OK;
-    f->own_limit = f->machine && limit == (size_t)f->machine->device.memory;
     AX_CHECK(
         need <= limit, AX_ERR_MEMORY,
         "a rank of stage %d needs %s (%zu bytes) of device memory but runtime.device_memory allows only %s "
@@ -155,6 +163,30 @@ static ax_status keep_limit(ax_comm *world, ax_config *config, forecast *f)
     return status;
 }
 
+/* Checks that the host memory of a node of the machine is enough for its ranks, if it is described. */
+static ax_status check_host(const forecast *f)
+{
+    const ax_machine *m = f->machine;
+    if (!m || !m->host.memory)
+        return AX_OK;
+    const int64_t ranks = ax_min(ax_comm_size(f->run->ranks), m->ranks_per_node);
+    double need = 0;
+    char most[32], text[32];
+    for (int s = 0; s < f->stages; s++) {
+        const ax_memory *memory = &f->stage[s].memory;
+        double rank = (double)ax_memory_on(memory, AX_MEMORY_ON_HOST) +
+                      (m->device.host_access ? (double)ax_memory_total(memory) : 0);
+        need = rank * (double)ranks > need ? rank * (double)ranks : need;
+    }
+    AX_CHECK(
+        need <= (double)m->host.memory, AX_ERR_MEMORY,
+        "the %lld ranks of a node need up to %s of host memory but a node of machine %s has only %s: offload "
+        "less (offload.optimizer), or plan for a machine with fewer ranks of a node",
+        (long long)ranks, ax_format_bytes(need, text), m->name,
+        ax_format_bytes((double)m->host.memory, most));
+    return AX_OK;
+}
+
 /* Finds how long a step takes on the machine; or why that is not known. */
 static ax_status find_time(const ax_trainer *trainer, forecast *f)
 {
@@ -166,12 +198,14 @@ static ax_status find_time(const ax_trainer *trainer, forecast *f)
     ax_status status = ax_machine_check_times(f->machine, p->compute, ax_comm_size(p->ranks));
     if (status == AX_OK)
         status = ax_trainer_time_step(trainer, &prices, NULL, f->of_stage, &f->time);
-    f->timed = status == AX_OK;
     if (status != AX_ERR_USAGE)
         return status;
+    f->time = (ax_step_time){0};
     snprintf(f->untimed, sizeof f->untimed, "%s", ax_error_message());
     return AX_OK;
 }
+
+static bool is_timed(const forecast *f) { return f->time.seconds > 0; }
 
 static void forecast_fini(forecast *f)
 {
@@ -220,7 +254,7 @@ static json_t *stage_json(const forecast *f, int s)
         memory_json(&stage->memory, AX_MEMORY_ON_DEVICE), "host",
         memory_json(&stage->memory, AX_MEMORY_ON_HOST), "disk",
         memory_json(&stage->memory, AX_MEMORY_ON_DISK), "comm_bytes", sent_json(stage->sent, stage->n_sent));
-    if (json && f->timed) {
+    if (json && is_timed(f)) {
         json_object_set_new(json, "kernels_ms", cli_json_number(f->of_stage[s].computed * 1e3));
         json_object_set_new(json, "comm_exposed_ms", exposed_json(&f->of_stage[s]));
     }
@@ -230,9 +264,9 @@ static json_t *stage_json(const forecast *f, int s)
 /* Adds the time of a step: null if the machine lacks rates, nothing without a machine. */
 static void add_time_json(json_t *json, const forecast *f)
 {
-    if (json && f->machine && !f->timed)
+    if (json && f->machine && !is_timed(f))
         json_object_set_new(json, "step_ms", json_null());
-    if (!json || !f->timed)
+    if (!json || !is_timed(f))
         return;
     json_object_set_new(json, "step_ms", cli_json_number(f->time.seconds * 1e3));
     json_object_set_new(json, "pipe_wait_ms", cli_json_number(f->time.bubble * 1e3));
@@ -329,7 +363,7 @@ static ax_status print_text(const forecast *f)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
                i + 1 < f->n_sent ? "" : "\n");
-    if (f->machine && f->timed)
+    if (f->machine && is_timed(f))
         print_time(f, f->machine);
     else if (f->machine)
         printf("no time of a step: %s\n", f->untimed);
@@ -340,16 +374,22 @@ static ax_status print_text(const forecast *f)
 
 /* Plans as rank 0 of a world whose other ranks do not exist. The log of a run's start has what is printed
  * here, so only its warnings are shown, unless the user gave a level. */
-static ax_status plan(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
+static ax_status plan(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine,
+                      bool own_limit)
 {
     ax_trainer *trainer;
-    forecast f = {.machine = machine, .train_tokens = a->tokens};
+    forecast f = {.machine = machine, .own_limit = own_limit, .train_tokens = a->tokens};
     if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
         ax_log_set_level(AX_LOG_WARN);
-    AX_TRY(ax_trainer_create(world, config, &trainer));
-    ax_status status = make(trainer, &f);
+    ax_status status = ax_trainer_create(world, config, &trainer);
+    if (status == AX_OK)
+        status = make(trainer, &f);
     if (status == AX_OK)
         status = keep_limit(world, config, &f);
+    if (status == AX_ERR_MEMORY && own_limit)
+        ax_error_context("machine %s, whose device memory is taken for runtime.device_memory", machine->name);
+    if (status == AX_OK)
+        status = check_host(&f);
     if (status == AX_OK)
         status = find_time(trainer, &f);
     if (status == AX_OK)
@@ -383,17 +423,13 @@ static ax_status limit_memory(const ax_machine *m, bool *limits)
     return *limits ? ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, bytes) : AX_OK;
 }
 
-/* Plans for the machine. If its memory is the limit, messages about runtime.device_memory say where that is
- * from. */
+/* Plans for the machine, in the memory of its devices. */
 static ax_status plan_for(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
 {
     bool limits;
     AX_TRY(ax_machine_check_ranks(machine, ax_comm_size(world)));
     AX_TRY(limit_memory(machine, &limits));
-    ax_status status = plan(world, config, a, machine);
-    if (status == AX_ERR_MEMORY && limits)
-        ax_error_context("machine %s, whose device memory is taken for runtime.device_memory", machine->name);
-    return status;
+    return plan(world, config, a, machine, limits);
 }
 
 static ax_status run(const void *raw)
@@ -416,7 +452,7 @@ static ax_status run(const void *raw)
     if (status == AX_OK && a->tokens && !machine)
         status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
     if (status == AX_OK)
-        status = machine ? plan_for(world, &config, a, machine) : plan(world, &config, a, NULL);
+        status = machine ? plan_for(world, &config, a, machine) : plan(world, &config, a, NULL, false);
     ax_machine_close(&machine);
     ax_comm_destroy(&world);
     ax_config_fini(&config);

@@ -138,6 +138,8 @@ static void machine_is_the_limit(void **state)
     const json_int_t need = integer(plan, "mem_planned");
     assert_string_equal(json_string_value(json_object_get(plan, "machine")), "Summit, V100");
     assert_int_equal(integer(plan, "largest_micro_batch"), 32);
+    const json_int_t own_scratch = integer(
+        json_object_get(json_array_get(json_object_get(plan, "stages"), 0), "device"), "kernel scratch");
     json_decref(plan);
     for (int less = 0; less < 2; less++) {
         snprintf(command, sizeof command,
@@ -162,6 +164,20 @@ static void machine_is_the_limit(void **state)
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml grid.data=4 2>&1", &out), 2);
     assert_contains(out.data,
                     "machine small has 2 ranks (nodes: 1, ranks of a node: 2), fewer than the 4 of the grid");
+    /* The scratch memory is that of the machine's kernels, and its ranks share the host memory of a node. */
+    for (int less = 0; less < 2; less++) {
+        const json_int_t all = need - own_scratch + 12345;
+        snprintf(command, sizeof command,
+                 "printf 'name: small\\nranks_per_node: 2\\ndevice: {memory: 100000000000, scratch: 12345, "
+                 "host_access: true}\\nhost: {memory: %lld}\\n' >m.yaml",
+                 (long long)(2 * all - less));
+        assert_int_equal(shell(command, &out), 0);
+        assert_int_equal(
+            shell(AXONN " plan a.yaml --machine m.yaml grid.data=2 train.global_batch=64 2>&1", &out),
+            less ? 3 : 0);
+    }
+    assert_contains(out.data, "the 2 ranks of a node need up to ");
+    assert_null(strstr(out.data, "runtime.device_memory"));
     assert_int_equal(shell(AXONN " plan a.yaml runtime.machine=sumit 2>&1", &out), 2);
     assert_contains(out.data, "the nearest is summit");
     assert_int_equal(shell("echo 'nodse: 2' >m.yaml; " AXONN

@@ -7,7 +7,7 @@ packages=(build-essential cmake ninja-build pkg-config git libpcre2-dev libutf8p
     libyaml-dev libxxhash-dev libhwloc-dev zlib1g-dev libzstd-dev libopenmpi-dev openmpi-bin gzip xz-utils)
 case "${1:-}" in
     "") ;;
-    --test) packages+=(bubblewrap libcmocka-dev clang clang-format clang-tidy llvm libclang-rt-14-dev iproute2 ccache libmpich-dev mpich) ;;
+    --test) packages+=(bubblewrap libcmocka-dev clang clang-format clang-tidy llvm libclang-rt-14-dev iproute2 ccache libmpich-dev mpich procps) ;;
     *)
         echo "usage: install-deps.sh [--test]" >&2
         exit 2

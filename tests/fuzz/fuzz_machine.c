@@ -30,7 +30,7 @@ void fuzz_make_seeds(void)
 
 static void check_times(const ax_machine *m)
 {
-    const ax_machine_group groups[] = {{1, 1, 1}, {2, 1, 2}, {2, 2, 1}, {6, 1, 2}, {12, 1, 4}};
+    const ax_machine_group shapes[] = {{1, 1, 1}, {2, 1, 2}, {2, 2, 1}, {6, 1, 2}, {12, 1, 4}};
     double seconds;
     for (int64_t i = 0; i < ax_machine_gemms(m); i++) {
         ax_gemm_args gemm;
@@ -40,9 +40,9 @@ static void check_times(const ax_machine *m)
         gemm.trans_a = !gemm.trans_a;
         FUZZ_HOLDS(ax_machine_kernel_seconds(m, AX_K_gemm, &gemm, &seconds) == AX_OK && seconds >= 0);
     }
-    for (size_t i = 0; i < AX_COUNT(groups); i++)
+    for (size_t i = 0; i < AX_COUNT(shapes); i++)
         for (int coll = AX_ALL_REDUCE; coll <= AX_BARRIER; coll++)
-            if (fuzz_read(ax_machine_comm_seconds(m, (ax_coll)coll, 1000, &groups[i], &seconds)))
+            if (fuzz_read(ax_machine_comm_seconds(m, (ax_coll)coll, 1000, &shapes[i], &seconds)))
                 FUZZ_HOLDS(seconds >= 0);
     if (fuzz_read(ax_machine_message_seconds(m, 5, AX_MACHINE_NETWORK, true, &seconds)))
         FUZZ_HOLDS(seconds >= 0);

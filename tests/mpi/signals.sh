@@ -6,14 +6,20 @@ source "$(dirname "$0")/jobs.sh"
 
 expect 0 '' "$axonn" train a.yaml run.dir=two # a model to evaluate
 # Signals to the supervisor (the process with --ranks) and to one rank: the run is saved.
-# Prints the launcher that axonn started; its other child is the guard.
-launcher_of() { pgrep -P "$1" | grep -vxFf <(pgrep -x "axonn-(guard|output)"); }
+# Prints the PID of the launcher that axonn has started: its child with another program. Fails if there is none yet.
+launcher_of() { ps -o pid=,comm= --ppid "$1" | awk '$2 !~ /^axonn/ {print $1; found = 1} END {exit !found}'; }
+# Ends the test if the job that should still run has ended.
+still_runs() {
+  kill -0 $long 2>/dev/null && return
+  wait $long
+  die "line ${BASH_LINENO[*]}: the job ended by itself with exit code $?"
+}
 start_long() { # starts a run in the background; returns when two steps are done
   rm -rf run
   "$axonn" train a.yaml --ranks 2 grid.z=2 train.steps=1000000 optim.schedule=constant 2>log &
   long=$!
   until [[ $(losses run 2>/dev/null | wc -l) -ge 2 ]]; do
-    kill -0 $long || die "it ended by itself"
+    still_runs
     sleep 0.05
   done
 }
@@ -69,7 +75,7 @@ start_finished() { # VERB AND ARGUMENTS…
   cat text >&3 && exec 3>&-
   note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
   until [[ $(od -An -t d4 -j 8 -N 4 "$note") -eq 1 ]]; do
-    kill -0 $long || die "it ended by itself"
+    still_runs
     sleep 0.05
   done
   launcher=$started
@@ -97,7 +103,7 @@ mkdir -p home/.openmpi && mkfifo home/.openmpi/mca-params.conf home/hosts
 HOME=$dir/home HYDRA_HOST_FILE=$dir/home/hosts "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
 long=$!
 until started=$(launcher_of $long); do
-  kill -0 $long || die "it ended by itself"
+  still_runs
   sleep 0.01
 done
 kill -STOP $started
@@ -114,7 +120,7 @@ give_up() { # SECONDS RANK KEYS…
   "$axonn" train a.yaml --ranks 2 "${@:3}" 2>log &
   long=$!
   until [[ -e run/metrics.jsonl ]]; do
-    kill -0 $long || die "it ended by itself"
+    still_runs
     sleep 0.05
   done
   sleep "$1"
@@ -134,7 +140,7 @@ give_up 2 1 grid.pipe=2 train.global_batch=1000000 train.micro_batch=100
 "$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &
 long=$!
 until grep -q '^memory' log; do
-  kill -0 $long || die "a bench ended by itself"
+  still_runs
   sleep 0.05
 done
 kill -TERM $long
@@ -165,7 +171,7 @@ kill -STOP "$started"
 note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
 : >"$(echo run/data/*.tok)"
 until [[ $(od -An -t d4 -j 8 -N 4 "$note") -eq 1 ]]; do
-  kill -0 $long || die "it ended by itself"
+  still_runs
   sleep 0.05
 done
 kill -KILL "$started"

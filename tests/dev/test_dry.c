@@ -2,6 +2,7 @@
 #include "axonn/dev.h"
 
 #include "support/kernel_cases.h"
+#include "support/sampled.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -327,7 +328,7 @@ static void operands_of_every_kernel(void **state)
         kernel_case c;
         double most = 0;
         for (int dtype = 0; dtype < AX_DTYPE_COUNT; dtype++)
-            for (int i = 0; kernel_case_build((ax_kernel)k, (ax_dtype)dtype, i, &c); i++) {
+            for (int i = 0; kernel_case_build((ax_kernel)k, (ax_dtype)dtype, i, &c); i += one_of(1, 3)) {
                 double flops, bytes;
                 kernel_case_point(&c);
                 assert_int_equal(ax_launch(&stream, c.kernel, c.args.bytes), AX_OK);
@@ -366,7 +367,7 @@ static void work_does_not_depend_on_the_device(void **state)
         static const ax_dtype types[] = {AX_F32, AX_I32}; /* each kernel takes one of them */
         kernel_case c;
         for (size_t t = 0; t < AX_COUNT(types); t++)
-            for (int index = 0; kernel_case_build((ax_kernel)k, types[t], index, &c); index += 5) {
+            for (int i = 0; kernel_case_build((ax_kernel)k, types[t], i, &c); i += one_of(5, 15)) {
                 void *result[KC_OPERANDS];
                 kernel_case_run(ref, &c, 0, result);
                 kc_results_free(result);

@@ -6,6 +6,7 @@
  */
 #include "axonn/infer.h"
 #include "support/ranks.h"
+#include "support/sampled.h"
 #include "support/scratch.h"
 
 #include <math.h>
@@ -27,9 +28,9 @@ typedef struct setup {
 } setup;
 
 static const setup setups[] = {
-    {"gpt2/tanh", "cpu", {{1, 1, 1, 1, 1}}, false, AX_F32},
-    {"gpt2/exact", "check:cpu", {{2, 1, 1, 1, 1}}, false, AX_F32},
     {"gpt2/exact", "cpu", {{1, 2, 1, 3, 1}}, false, AX_F32},
+    {"gpt2/exact", "check:cpu", {{2, 1, 1, 1, 1}}, false, AX_F32},
+    {"gpt2/tanh", "cpu", {{1, 1, 1, 1, 1}}, false, AX_F32},
     {"gpt2/tiny", "check:cpu", {{4, 1, 1, 1, 1}}, false, AX_F32}, /* some ranks have no head */
     {"llama/grouped", "cpu", {{1, 1, 1, 1, 1}}, true, AX_F32},
     {"llama/grouped", "cpu", {{3, 1, 1, 1, 1}}, false, AX_F32},
@@ -343,7 +344,8 @@ static void logits_agree(void **state)
     for (size_t i = 0; i < AX_COUNT(vocabs); i++)
         write_tokens(*state, vocabs[i]);
     for (size_t i = 0; i < AX_COUNT(setups); i++)
-        assert_ranks(grid_ranks(setups[i].grid), run_rank, &(run){&setups[i], *state, check_model});
+        if (my_share(i, 3))
+            assert_ranks(grid_ranks(setups[i].grid), run_rank, &(run){&setups[i], *state, check_model});
     static const setup gpu = {"llama/grouped", "cuda", {{1, 1, 1, 1, 1}}, true, AX_F32};
     if (getenv("AXONN_PLUGINS"))
         assert_ranks(1, run_rank, &(run){&gpu, *state, check_model});
@@ -359,7 +361,8 @@ static void calibrations_agree(void **state)
                                   {"qwen3/norms", "cpu", {{2, 1, 1, 2, 2}}, true, AX_F32}};
     write_tokens(*state, 59);
     for (size_t i = 0; i < AX_COUNT(grids); i++)
-        assert_ranks(grid_ranks(grids[i].grid), run_rank, &(run){&grids[i], *state, calibrate_alike});
+        if (i == 0 || my_share(i, 3))
+            assert_ranks(grid_ranks(grids[i].grid), run_rank, &(run){&grids[i], *state, calibrate_alike});
 }
 
 int main(void)

@@ -24,7 +24,7 @@ logs=build/test-logs
 
 # The tests for the thread sanitizer: those that run code on several threads. mpi.collectives_nodes sends messages as
 # mpi.collectives_flat does, from the same communication thread.
-threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|nodes)$|ckpt\.checkpoint|trace\.events|data\.build|token\.tokenizer_train|train\.ranks)'
+threaded='^((comm|grid|parallel|nn)\.|tensor\.layout$|dev\.(pool|bind)$|mpi\.collectives_(2|nodes)$|ckpt\.checkpoint|trace\.events|data\.build|token\.tokenizer_train|train\.ranks)'
 
 # With sanitizers these run among the campaigns only. Whole training steps on the emulated GPU, and its files of plans: dev.backend,
 # dev.copy, dev.replay, dev.launches, engine.pipe, engine.offload and infer.generate run the plugin's code with sanitizers each
@@ -32,10 +32,11 @@ threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collec
 # mpi.bench_generate the start of a benchmark on ranks, cli.* and token.* what a quick start runs. Numbers that sanitizers do not
 # change: bytes that are sent and held, the experts that are chosen, and losses over MPI; engine.equality, engine.parallel,
 # engine.experts, nn.layers and mpi.steps run the same steps. Programs that differ from another test by an environment variable or
-# by the number of ranks alone, where the others (mpi.shared_nodes, _4, _off, mpi.collectives_3, _4, _flat, _nodes) run the code.
+# by the number of ranks alone, where the others (mpi.shared_nodes, _4, _off, mpi.collectives_3, _file, _nodes) run the code.
+# Examples that are compiled against an installed library: the same sources as examples.charlm and examples.mlp.
 seldom='^(engine\.(cuda|links|links_absent|pipe_ahead|bytes|held|choices)|nn\.bytes|train\.plans|dev\.(cudnn|plans)'
-seldom+='|mpi\.(pipe|bench_(step|gemm|pipe_replicas)|equality_2|collectives_2|shared_(2|3|first_off|second_off)|example_.*)'
-seldom+='|scripts\.quickstart)$'
+seldom+='|mpi\.(pipe|bench_(step|gemm|pipe_replicas)|equality_2|collectives_(2|4|flat)|shared_(2|3|first_off|second_off)|example_.*)'
+seldom+='|examples\.installed(_mlp)?|scripts\.quickstart)$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

@@ -378,7 +378,7 @@ static void copies_of_a_gpu_may_be_early_or_late(void **state)
         pipe_run(&s, &without);
         for (size_t k = (size_t)fp32; k < AX_COUNT(by); k += 2)
             for (size_t i = 0; i < AX_COUNT(late); i++) {
-                if (!my_share(i + k, 2))
+                if (!my_share(i + k, 3))
                     continue;
                 s.offload = by[k];
                 delay(late[i]);

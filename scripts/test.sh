@@ -118,6 +118,9 @@ build_release() {
 }
 # Reports of sanitizers name lines, not variables (-g1).
 sanitized=("-DCMAKE_C_FLAGS_DEBUG=-O2 -g1 -fno-omit-frame-pointer")
+if command -v ld.lld >/dev/null; then # links a sanitized program in half the time
+    sanitized+=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
+fi
 
 build_dev() { configure dev clang "${sanitized[@]}" && cmake --build build-dev -j "$jobs"; }
 

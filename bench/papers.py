@@ -11,7 +11,7 @@ for overlap on the published seconds of computation. Grids, micro-batches and we
 those of the fastest plan that fits into memory. Everything else is the description that axonn comes with.
 
 All grids over x, y, z and data are sorted by a sketch (the equations of 2502.08145, kernels hiding what goes along z and
-data); the first are planned with 2 and 4 blocks, because time and memory are linear in the number of blocks; of these the
+data); of the first pairs of x and y three each are planned with 2 and 4 blocks, because time and memory are linear in the number of blocks; of these the
 fastest are planned whole. Nothing is opened but the descriptions: no GPU, no data.
 Usage:  python3 bench/papers.py [scaling] [overlap] [pipeline] [--best 4] [--jobs 2]
 """
@@ -153,7 +153,8 @@ class Sketch:
         rows = ROWS * SEQ / data / z
         weights = 2 * 12 * hidden * hidden / (x * y)  # bytes of a block's matrices, 16 bits
         reduce = lambda inner, n, count: 2 * (n - 1) / n * 2 * count / self.beta(inner, n) if n > 1 else 0
-        tensor = (reduce(x, y, 1.5 * 8 * rows * hidden / x) + reduce(1, x, 1.5 * 2 * rows * hidden / y))
+        # results of forward, of forward again, and gradients: 7, 7 and 5 times rows x hidden along y, 2, 2 and 2 along x
+        tensor = reduce(x, y, 19 * rows * hidden / x) + reduce(1, x, 6 * rows * hidden / y)
         along = ((z - 1) / z * 3 * weights / self.beta(x * y, z) if z > 1 else 0) + reduce(
             x * y * z, data, weights / 2 / z)
         kernels = flops_of(shape, ROWS, SEQ) / layers / math.prod(grid) / self.peak
@@ -194,7 +195,12 @@ def estimate(planner, machine, shape, grid, more):
 def candidates(planner, machine, ranks, shape, args, more=()):
     """Returns the words of the grids and micro-batches that are worth a whole plan."""
     sketch = Sketch(machine)
-    grids = sorted(grids_of(ranks, shape, ROWS), key=lambda g: sketch.seconds(shape, g, not more))[:args.grids]
+    state = 16 * 12 * shape[0] * shape[1] ** 2  # bytes: weights, gradients, AdamW's state of the blocks
+    grids = [g for g in grids_of(ranks, shape, ROWS) if state / (g[0] * g[1] * g[2]) < sketch.memory]
+    near = {}  # the best splits of the rest into z and data for each x and y: these differ little
+    for grid in sorted(grids, key=lambda g: sketch.seconds(shape, g, not more)):
+        near.setdefault(grid[:2], []).append(grid)
+    grids = [grid for split in list(near.values())[:args.grids] for grid in split[:3]]
     found = sorted(f for f in planner.all(lambda g: estimate(planner, machine, shape, g, more), grids) if f)
     return [words + more for _s, words in found[:args.best]]
 
@@ -243,7 +249,7 @@ def scaling(planner, args):
     print("\nWeak scaling of 2502.08145: seconds of a step of 8192 x 2048 tokens. Grid: x, y, z, data; micro-batch; GiB of weight\ncache, if any.\n")
     for machine in args.machines.split(","):
         rows = [(n, m, flops_of(GPT[m], ROWS, SEQ) / (p * 1e15)) for name, n, m, p in WEAK if name == machine]
-        words = {m: candidates(planner, machine, n, GPT[m], args) for n, m, _t in rows}
+        words = {m: candidates(planner, machine, n, GPT[m], args) for n, m, _t in rows[:2]}
         fitted = solve(lambda e: statistics.mean(math.log(seconds_of(fastest(planner, machine, e, GPT[m], words[m])[0]) / t)
                                                for _n, m, t in rows[:2]))
         share = math.exp(statistics.mean(math.log(flops_of(GPT[m], ROWS, SEQ) / t / n / ADVERTISED[machine])
@@ -252,6 +258,7 @@ def scaling(planner, args):
         print("| devices | model | grid, micro-batch | memory, GiB | kernels | waits | plan | published | ln | ln, constant share |")
         print("|---|---|---|---|---|---|---|---|---|---|")
         for i, (ranks, model, published) in enumerate(rows):
+            words[model] = words.get(model) or candidates(planner, machine, ranks, GPT[model], args)
             plan, grid = fastest(planner, machine, fitted, GPT[model], words[model])
             error = math.log(seconds_of(plan) / published)
             flat = math.log(flops_of(GPT[model], ROWS, SEQ) / ranks / ADVERTISED[machine] / share / published)
@@ -333,7 +340,7 @@ def main():
     parser.add_argument("parts", nargs="*", help="scaling, overlap, pipeline; default: all")
     parser.add_argument("--axonn", type=pathlib.Path, default=ROOT / "build" / "axonn")
     parser.add_argument("--best", type=int, default=4, help="grids that are planned whole")
-    parser.add_argument("--grids", type=int, default=15, help="grids that are planned with few blocks")
+    parser.add_argument("--grids", type=int, default=7, help="pairs of x and y that are planned with few blocks, each with three z")
     parser.add_argument("--machines", default="perlmutter,frontier,alps", help="those of scaling")
     parser.add_argument("--jobs", type=int, default=2, help="plans at a time")
     args = parser.parse_args()

@@ -11,8 +11,9 @@ for overlap on the published seconds of computation. Grids, micro-batches and we
 those of the fastest plan that fits into memory. Everything else is the description that axonn comes with.
 
 All grids over x, y, z and data are sorted by a sketch (the equations of 2502.08145, kernels hiding what goes along z and
-data); of the first pairs of x and y three each are planned with 2 and 4 blocks, because time and memory are linear in the number of blocks; of these the
-fastest are planned whole. Nothing is opened but the descriptions: no GPU, no data.
+data). Three splits into z and data of each of the first pairs of x and y are planned with 2 and 4 blocks, because time and
+memory are linear in the number of blocks; of these the fastest are planned whole. Nothing is opened but the descriptions:
+no GPU, no data.
 Usage:  python3 bench/papers.py [scaling] [overlap] [pipeline] [--best 4] [--jobs 2]
 """
 
@@ -246,7 +247,8 @@ def show_grid(words):
 
 def scaling(planner, args):
     errors, shares = [], []
-    print("\nWeak scaling of 2502.08145: seconds of a step of 8192 x 2048 tokens. Grid: x, y, z, data; micro-batch; GiB of weight\ncache, if any.\n")
+    print("\nWeak scaling of 2502.08145: seconds of a step of 8192 x 2048 tokens. Grid: x, y, z, data; micro-batch; GiB of\n"
+          "weight cache, if any.\n")
     for machine in args.machines.split(","):
         rows = [(n, m, flops_of(GPT[m], ROWS, SEQ) / (p * 1e15)) for name, n, m, p in WEAK if name == machine]
         words = {m: candidates(planner, machine, n, GPT[m], args) for n, m, _t in rows[:2]}

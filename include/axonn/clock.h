@@ -15,10 +15,14 @@ extern "C" {
 #endif
 
 /* A part of a transfer: it occupies one of the carriers for `seconds`, or none of them (AX_NO_CARRIER: it
- * only takes time, as the latency of a link). */
-enum { AX_CARRIERS = 8, AX_LEGS = 4, AX_NO_CARRIER = -1 };
+ * only takes time, as the latency of a link), or the device (AX_ON_DEVICE: kernels wait, as where the cores
+ * that compute also move the data), or takes time only if kernels run between start and wait
+ * (AX_WHILE_BUSY: cores that compute pass messages on later; ranks that only wait are in step, others are
+ * not).
+ */
+enum { AX_CARRIERS = 8, AX_LEGS = 4, AX_NO_CARRIER = -1, AX_ON_DEVICE = -2, AX_WHILE_BUSY = -3 };
 typedef struct ax_leg {
-    int carrier; /* 0 … AX_CARRIERS-1, as the owner of the prices numbers them */
+    int carrier; /* 0 … AX_CARRIERS-1, as the owner of the prices numbers them; or one of those below 0 */
     double seconds;
 } ax_leg;
 

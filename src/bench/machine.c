@@ -132,7 +132,7 @@ static ax_status list_missing(const ax_machine *m, ax_strings *out)
         {m->link[AX_MACHINE_NETWORK].rate > 0,
          "links.network: all ranks were on one node, or none were measured"},
         {m->link[AX_MACHINE_NODE].busy > 0 || m->link[AX_MACHINE_NETWORK].busy > 0,
-         "links.node.busy, links.network.busy: are not measured"},
+         "links.node.busy, links.network.busy: were not measured, or are 0"},
         {false,
          "links.node.at_once, links.network.at_once: are not measured; collectives have their own times"}};
     for (size_t i = 0; i < AX_COUNT(keys); i++)

@@ -4,6 +4,7 @@
 #include "cli/launch.h"
 
 #include <malloc.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,9 +16,12 @@ typedef struct args {
     int64_t runs, smallest, largest;
     ax_strings only;
     const char *device;
+    int caches; /* caches_kind */
     bool json;
     char *save;
 } args;
+
+typedef enum caches_kind { CACHES_BOTH, CACHES_WARM, CACHES_COLD } caches_kind;
 
 static const ax_option comm_options[] = {
     LAUNCH_OPTIONS(args, launch),
@@ -33,6 +37,10 @@ static const ax_option comm_options[] = {
     {"device", AX_OPT_STRING, offsetof(args, device), "cpu", .choices = "cpu|cuda",
      .help = "where axonn's buffers are: in host memory (cpu) or on the GPU (cuda); those of the MPI library "
              "are always in host memory"},
+    {"caches", AX_OPT_ENUM, offsetof(args, caches), "both", .choices = "both|warm|cold",
+     .help =
+         "time only with warm, or only with cold caches; --save takes cold ones unless only warm ones (or "
+         "a GPU) are timed"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the results as JSON, one object per case"},
     {"save", AX_OPT_PATH, offsetof(args, save), .meta = "FILE",
@@ -43,7 +51,7 @@ static const ax_option comm_options[] = {
 /* In the arrays of two elements, [0] is for axonn and [1] for the MPI library. axonn's buffers are allocated
  * as in training, those for the MPI library with calloc. */
 typedef struct bench {
-    ax_comm *world;
+    ax_comm *world, *all; /* all: of a group, the world of which it is a part */
     const args *args;
     ax_ctx ctx;                /* without a grid: only allocates on the device */
     ax_stream on_dev, *stream; /* stream: &on_dev, or NULL for host memory */
@@ -151,6 +159,9 @@ static const char *path_of(const bench *b, const ax_coll_args *a)
     return (int)a->coll == BENCH_MESSAGE ? "messages" : ax_comm_path(b->world, path_stream(b, a), a);
 }
 
+/* Returns whether times with warm caches are saved: a GPU's caches are not flushed. */
+static bool saves_warm(const bench *b) { return b->stream || b->args->caches == CACHES_WARM; }
+
 /* ---- one case ------------------------------------------------------------------------------------ */
 
 static ax_status time_call(const bench *b, const ax_coll_args *a, int library, double *seconds)
@@ -186,6 +197,16 @@ static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, ax_spread
     AX_TRY(ax_all_reduce(world, NULL, seconds, n, AX_F64, AX_MAX, &work));
     AX_TRY(ax_wait(&work));
     *out = ax_spread_of(seconds, n);
+    return AX_OK;
+}
+
+/* Replaces *x by its mean over the ranks. */
+static ax_status mean_of(ax_comm *world, double *x)
+{
+    ax_work *work;
+    AX_TRY(ax_all_reduce(world, NULL, x, 1, AX_F64, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    *x /= ax_comm_size(world);
     return AX_OK;
 }
 
@@ -264,7 +285,7 @@ static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
             AX_TRY(sample(b, &a[library], warm, library, &seconds[library][i]));
     for (int library = 0; library < 2; library++)
         AX_TRY(spread_of(b->world, seconds[library], runs, &s[library]));
-    if (b->save && (warm == (b->stream != NULL) || coll == AX_BARRIER))
+    if (b->save && (warm == saves_warm(b) || coll == AX_BARRIER))
         AX_TRY(put_time(b, &a[0], bytes, 1, ax_comm_size(b->world), s[0].median));
     if (ax_comm_rank(b->world) != 0)
         return AX_OK;
@@ -296,10 +317,11 @@ static ax_status run_cases(bench *b)
     for (int coll = AX_ALL_REDUCE; coll <= BENCH_MESSAGE; coll++)
         for (int64_t bytes = b->args->smallest; bytes <= b->args->largest && wanted(b->args, coll);
              bytes *= 4) {
-            AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
+            if (b->stream || b->args->caches != CACHES_COLD || coll == AX_BARRIER)
+                AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
                 break;
-            if (!b->stream) /* cold case, only on the host: a GPU's caches are not flushed */
+            if (!b->stream && b->args->caches != CACHES_WARM)
                 AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
         }
     return AX_OK;
@@ -311,7 +333,7 @@ static ax_status run_cases(bench *b)
 static ax_status time_groups(bench *b, bench *group, int coll, int inner)
 {
     double seconds[MOST_RUNS];
-    const bool warm = b->stream != NULL;
+    const bool warm = saves_warm(b);
     ax_spread spread;
     for (int64_t bytes = b->args->smallest; bytes <= b->args->largest; bytes *= 4) {
         const ax_coll_args a = call_of(group, (ax_coll)coll, bytes, 0);
@@ -338,6 +360,155 @@ static ax_status run_groups(bench *b, int inner, int size)
             status = time_groups(b, &group, coll, inner);
     ax_comm_destroy(&group.world);
     return status;
+}
+
+/* ---- collectives beside kernels ---------------------------------------------------------------------- */
+
+enum { WORK = 256, WORK_BYTES = WORK * WORK * (int)sizeof(float), BESIDE_BYTES = 4 << 20, BESIDE_RUNS = 101 };
+
+static ax_gemm_args gemm_of(float *operands)
+{
+    return (ax_gemm_args){.m = WORK,
+                          .n = WORK,
+                          .k = WORK,
+                          .a = operands,
+                          .b = operands + WORK * WORK,
+                          .c = operands + 2 * WORK * WORK,
+                          .lda = WORK,
+                          .ldb = WORK,
+                          .ldc = WORK,
+                          .dtype = AX_F32,
+                          .c_dtype = AX_F32};
+}
+
+/* Runs `n` GEMMs of WORK x WORK x WORK, and meanwhile a collective if `a` is not NULL. Sets *seconds to the
+ * time until all of it is done. */
+static ax_status time_work(const bench *b, ax_stream *stream, float *operands, int64_t n,
+                           const ax_coll_args *a, double *seconds)
+{
+    const ax_gemm_args gemm = gemm_of(operands);
+    ax_work *work = NULL;
+    AX_TRY(ax_barrier(b->world));
+    const double begin = ax_now();
+    if (a)
+        AX_TRY(ax_all_reduce(b->world, b->stream, a->recv, a->count, a->dtype, a->op, &work));
+    for (int64_t i = 0; i < n; i++)
+        AX_TRY(ax_run_gemm(stream, &gemm));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_stream_wait(stream));
+    *seconds = ax_now() - begin;
+    return AX_OK;
+}
+
+/* Sends a message to the next rank of the group and gets one from the previous, while all ranks compute `n`
+ * GEMMs. Sets *seconds to the time until the message has arrived, as seen after each GEMM. */
+static ax_status time_message(const bench *b, ax_stream *stream, float *operands, int64_t n, double *seconds)
+{
+    const int rank = ax_comm_rank(b->world), size = ax_comm_size(b->world);
+    const ax_message m = {.kind = AX_MESSAGE_ACTIVATION,
+                          .dtype = AX_F32,
+                          .ndim = 1,
+                          .dim = {b->args->smallest / (int64_t)sizeof(float)}};
+    const ax_gemm_args gemm = gemm_of(operands);
+    ax_work *received, *sent;
+    bool done = false;
+    AX_TRY(ax_barrier(b->all));
+    const double begin = ax_now();
+    AX_TRY(ax_recv(b->world, b->stream, &m, b->recv[0], (rank + size - 1) % size, &received));
+    AX_TRY(ax_send(b->world, b->stream, &m, b->send[0], (rank + 1) % size, &sent));
+    for (int64_t i = 0; i <= n; i++) {
+        if (i == n)
+            AX_TRY(ax_wait(&received));
+        if (!done && ax_work_done(received)) {
+            *seconds = ax_now() - begin;
+            done = true;
+        }
+        if (i < n)
+            AX_TRY(ax_run_gemm(stream, &gemm));
+    }
+    AX_TRY(ax_stream_wait(stream));
+    return ax_wait(&sent);
+}
+
+/* Measures how much longer a message takes while all ranks compute than while they wait for it. `gemm`:
+ * seconds of a GEMM. */
+static ax_status measure_busy(const bench *b, float *operands, double gemm, double *busy)
+{
+    const double patience = 0.05; /* seconds that ranks compute */
+    ax_stream on_device = {.dev = b->ctx.dev};
+    const int64_t runs = ax_min(b->args->runs, BESIDE_RUNS), n = 1 + (int64_t)(patience / gemm);
+    double seconds[2][BESIDE_RUNS];
+    ax_spread s[2];
+    for (int64_t i = 0; i < runs; i++)
+        for (int computes = 0; computes < 2; computes++)
+            AX_TRY(time_message(b, &on_device, operands, computes ? n : 0, &seconds[computes][i]));
+    for (int i = 0; i < 2; i++) {
+        s[i] = ax_spread_of(seconds[i], runs);
+        AX_TRY(mean_of(b->all, &s[i].median));
+    }
+    *busy = fmax(0, s[1].median - s[0].median);
+    return AX_OK;
+}
+
+/* Measures the part of an all-reduce's time by which it makes kernels later that run meanwhile and take twice
+ * as long: by itself, GEMMs by themselves, and both together, in turns. Then link->busy. */
+static ax_status measure_link(const bench *b, float *operands, ax_machine_link *link)
+{
+    ax_stream on_device = {.dev = b->ctx.dev};
+    const ax_coll_args a = call_of(b, AX_ALL_REDUCE, ax_min(BESIDE_BYTES, b->args->largest), 0);
+    const int64_t runs = ax_min(b->args->runs, BESIDE_RUNS);
+    double seconds[3][BESIDE_RUNS];
+    ax_spread s[3];
+    int64_t n = 1;
+    for (int64_t i = 0; i < runs; i++) {
+        AX_TRY(time_call(b, &a, 0, &seconds[0][i]));
+        AX_TRY(time_work(b, &on_device, operands, 1, NULL, &seconds[1][i]));
+    }
+    for (int i = 0; i < 2; i++)
+        AX_TRY(spread_of(b->all, seconds[i], runs, &s[i]));
+    n = 1 + (int64_t)(2 * s[0].median / s[1].median);
+    for (int64_t i = 0; i < runs; i++) {
+        AX_TRY(time_call(b, &a, 0, &seconds[0][i]));
+        AX_TRY(time_work(b, &on_device, operands, n, NULL, &seconds[1][i]));
+        AX_TRY(time_work(b, &on_device, operands, n, &a, &seconds[2][i]));
+    }
+    for (int i = 0; i < 3; i++)
+        AX_TRY(spread_of(b->all, seconds[i], runs, &s[i]));
+    link->occupies = fmin(1, fmax(0, (s[2].median - s[1].median) / s[0].median));
+    return measure_busy(b, operands, s[1].median / (double)n, &link->busy);
+}
+
+/* Measures what collectives and kernels of a link take from one another; all groups of `size` ranks at
+ * distance `inner` communicate at the same time. */
+static ax_status run_beside(bench *b, int inner, int size, ax_machine_link *link)
+{
+    const int rank = ax_comm_rank(b->world);
+    bench group = *b;
+    char why[AX_COMM_WHY];
+    float *operands;
+    group.all = b->world;
+    AX_TRY(ax_comm_split(b->world, rank % inner + rank / (inner * size) * inner, rank, &group.world));
+    ax_status status = b->stream ? ax_comm_connect(group.world, b->ctx.dev, "a group", why) : AX_OK;
+    status = ax_comm_agree(
+        b->world, status == AX_OK ? ax_ctx_alloc(&b->ctx, 3 * WORK_BYTES, (void **)&operands) : status);
+    if (status == AX_OK) {
+        if (!b->stream)
+            memset(operands, 0, 3 * WORK_BYTES);
+        status = measure_link(&group, operands, link);
+        ax_ctx_free(&b->ctx, operands, 3 * WORK_BYTES);
+    }
+    ax_comm_destroy(&group.world);
+    return status;
+}
+
+static ax_status run_all_beside(bench *b)
+{
+    const int node = (int)b->save->ranks_per_node, nodes = (int)b->save->nodes;
+    if (!wanted(b->args, AX_ALL_REDUCE))
+        return AX_OK;
+    if (node > 1)
+        AX_TRY(run_beside(b, 1, node, &b->save->link[AX_MACHINE_NODE]));
+    return nodes > 1 ? run_beside(b, node, nodes, &b->save->link[AX_MACHINE_NETWORK]) : AX_OK;
 }
 
 /* Times the groups of which the world consists, except for the world itself, and messages to the next node.
@@ -367,7 +538,7 @@ static ax_status save(bench *b)
         b->save->device.memory = place ? available : b->save->host.memory / b->save->ranks_per_node;
     snprintf(text, sizeof text, "axonn %s, nodes: %lld, ranks of a node: %lld, on %s, %s caches, %s",
              ax_version(), (long long)b->save->nodes, (long long)b->save->ranks_per_node, b->args->device,
-             b->stream ? "warm" : "cold", ax_comm_mpi_library());
+             saves_warm(b) ? "warm" : "cold", ax_comm_mpi_library());
     return bench_machine_save(b->world, b->save, &b->save->measured.comm, text, b->args->save);
 }
 
@@ -465,6 +636,8 @@ static ax_status run_comm(const void *raw)
         status = run_cases(&b);
     if (status == AX_OK && b.save)
         status = run_all_groups(&b);
+    if (status == AX_OK && b.save)
+        status = run_all_beside(&b);
     if (status == AX_OK && b.save)
         status = save(&b);
     cli_world_abort_unshared(b.world, status);

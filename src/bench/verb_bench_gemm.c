@@ -3,6 +3,7 @@
 #include "cli/launch.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct args {
@@ -170,20 +171,61 @@ static ax_status report(const bench_gemms *all, const args *a, int ranks)
 
 /* ---- the description of this machine ------------------------------------------------------------- */
 
-/* Enters the GEMMs, those with the most time last, so that they replace others that differ in strides only.
- */
-static ax_status put_gemms(const bench_gemms *all, ax_machine *m)
+/* Enters GEMMs, those with the most time last, so that they replace others that differ in strides only. */
+static ax_status put_gemms(const bench_gemm *gemm, int64_t n, ax_machine *m)
 {
-    for (int64_t i = all->n - 1; i >= 0; i--) {
-        const bench_gemm *p = &all->gemm[i];
-        const ax_gemm_args g = with_pointers(p);
-        AX_TRY(ax_machine_put_gemm(m, &g, p->groups, p->seconds.median));
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const ax_gemm_args g = with_pointers(&gemm[i]);
+        AX_TRY(ax_machine_put_gemm(m, &g, gemm[i].groups, gemm[i].seconds.median));
     }
     return AX_OK;
 }
 
-/* Times steps three times, and enters the rates of their kernels except for GEMMs: of each kernel those of
- * the step in which it took least, because what else runs on a machine often delays a whole step. */
+/* Enters the GEMMs of all ranks: stages of a pipeline have different ones. Rank 0's replace those of others,
+ * because they were measured at the same time as those of all ranks that do the same. */
+static ax_status put_all_gemms(ax_comm *world, const bench_gemms *mine, ax_machine *m)
+{
+    const int ranks = ax_comm_size(world);
+    int64_t most = mine->n;
+    bench_gemm *all;
+    ax_work *work;
+    AX_TRY(ax_all_reduce(world, NULL, &most, 1, AX_I64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_comm_agree(world, ax_calloc((size_t)(most * (ranks + 1)), sizeof *all, &all)));
+    bench_gemm *sent = all + most * ranks;
+    for (int64_t i = 0; i < mine->n; i++)
+        sent[i] = mine->gemm[i];
+    ax_status status = ax_all_gather(world, NULL, sent, all, most * (int64_t)sizeof *sent, AX_U8, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    for (int r = ranks - 1; r >= 0 && status == AX_OK; r--) {
+        int64_t n = 0;
+        while (n < most && all[r * most + n].calls)
+            n++;
+        status = put_gemms(all + r * most, n, m);
+    }
+    free(all);
+    return ax_comm_agree(world, status);
+}
+
+/* Adds up the kernels of all ranks. */
+static ax_status add_ranks(ax_comm *world, ax_kernel_total kernel[AX_KERNEL_COUNT])
+{
+    double sum[AX_KERNEL_COUNT][4];
+    ax_work *work;
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        const ax_kernel_total *t = &kernel[k];
+        memcpy(sum[k], (double[]){(double)t->calls, t->seconds, t->flops, t->bytes}, sizeof sum[k]);
+    }
+    AX_TRY(ax_all_reduce(world, NULL, sum, sizeof sum / sizeof(double), AX_F64, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        kernel[k] = (ax_kernel_total){(int64_t)sum[k][0], sum[k][1], sum[k][2], sum[k][3]};
+    return AX_OK;
+}
+
+/* Times steps three times, and enters the rates of their kernels except for GEMMs: of each kernel and rank
+ * those of the step in which it took least, because what else runs on a machine often delays a whole step. */
 static ax_status put_kernels(ax_comm *world, ax_config *config, ax_machine *m)
 {
     enum { TIMES = 3 };
@@ -195,6 +237,7 @@ static ax_status put_kernels(ax_comm *world, ax_config *config, ax_machine *m)
             if (times.kernel[k].seconds < least.kernel[k].seconds)
                 least.kernel[k] = times.kernel[k];
     }
+    AX_TRY(add_ranks(world, least.kernel));
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         if (k != AX_K_gemm && k != AX_K_gemm_grouped)
             AX_TRY(ax_machine_put_kernel(m, (ax_kernel)k, &least.kernel[k]));
@@ -206,7 +249,7 @@ static ax_status save(ax_comm *world, ax_config *config, const args *a, const be
     char text[256];
     const int ranks = (int)m->ranks_per_node;
     AX_TRY(put_kernels(world, config, m));
-    AX_TRY(put_gemms(all, m));
+    AX_TRY(put_all_gemms(world, all, m));
     snprintf(text, sizeof text, "axonn %s, %s in %s on %s, %d rank%s of a node at work, %d thread%s each",
              ax_version(), all->model, ax_dtype_name(all->compute), all->device, ranks, ranks == 1 ? "" : "s",
              all->threads, all->threads == 1 ? "" : "s");

@@ -56,7 +56,7 @@ void ax_comm_started(const ax_device *dev, ax_device_event *event, ax_work *work
 {
     event->ends = work ? &work->ends : NULL;
     if (work) {
-        work->ends = 0;
+        work->ends = (ax_transfer_end){0};
         work->comm = event->comm;
         work->dev = dev;
         work->name = event->name;
@@ -149,8 +149,8 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
         AX_TRY(finish_kernels(stream));
     double begin = ax_device_now(dev);
     ax_status status = run(comm, stream, args, work);
+    ax_comm_started(dev, &event, *work); /* a clock advances here, if kernels wait for the transfer */
     ax_comm_expose(comm, dev, "start", event.name, begin);
-    ax_comm_started(dev, &event, *work);
     if (*work)
         (*work)->stream = stream;
     return status;

@@ -58,8 +58,16 @@ static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg
         return ax_machine_message_seconds(m, bytes, carrier, true, &leg->seconds);
     }
     const ax_machine_group group = group_of(m, e->comm);
-    leg->carrier = (int)ax_machine_carries(&group);
-    return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, bytes, &group, &leg->seconds);
+    const ax_machine_carrier carrier = ax_machine_carries(&group);
+    const ax_coll coll = ((const ax_coll_args *)e->args)->coll;
+    const double occupies = m->link[carrier].occupies;
+    double seconds;
+    AX_TRY(ax_machine_comm_seconds(m, coll, bytes, &group, &seconds));
+    leg[0] = (ax_leg){AX_ON_DEVICE, occupies * seconds};
+    leg[1] = (ax_leg){(int)carrier, (1 - occupies) * seconds};
+    leg[2] = (ax_leg){AX_WHILE_BUSY, ax_machine_comm_messages(m, coll, &group) * m->link[carrier].busy};
+    *legs = 3;
+    return AX_OK;
 }
 
 ax_prices ax_prices_of(const ax_machine *machine)

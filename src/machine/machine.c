@@ -24,6 +24,8 @@
          .range = TIME,                                                                                      \
          .meta = "S",                                                                                        \
          .help = "seconds of the smallest message " what},                                                   \
+        {"links." name ".occupies", AX_OPT_FLOAT, AT(link[id].occupies), .range = "[0, 1]",                  \
+         .help = "part of a collective's time for which kernels wait, because their cores move its data"},   \
         {"links." name ".busy", AX_OPT_FLOAT,                                                                \
          AT(link[id].busy),     .range = TIME,                                                               \
          .meta = "S",           .help = "seconds that a message takes longer while ranks compute"},          \

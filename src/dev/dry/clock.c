@@ -25,25 +25,35 @@ static bool keep(ax_clock *c, ax_status status, const char *name, double seconds
     return status == AX_OK;
 }
 
-/* Occupies the carriers of a transfer, from now on. Returns its end. */
-static double carry(ax_clock *c, const ax_device_event *e)
+/* Occupies the carriers of a transfer, from now on. Returns its end. Times of carriers are those of
+ * transfers.
+ */
+static ax_transfer_end carry(ax_clock *c, const ax_device_event *e)
 {
     ax_leg leg[AX_LEGS];
     int legs = 0;
-    double at = c->now;
+    double at = c->now, busy = 0;
     const ax_status status = c->prices.transfer(c->prices.user, e, leg, &legs);
     for (int i = 0; keep(c, status, e->name, i < legs ? leg[i].seconds : 0) && i < legs; i++) {
         const int carrier = leg[i].carrier;
-        if (carrier == AX_NO_CARRIER) {
-            at += leg[i].seconds;
+        busy += carrier == AX_WHILE_BUSY ? leg[i].seconds : 0;
+        c->now += carrier == AX_ON_DEVICE ? leg[i].seconds : 0;
+        if (carrier < 0) {
+            at += carrier == AX_WHILE_BUSY ? 0 : leg[i].seconds;
             continue;
         }
-        AX_ASSERT(carrier >= 0 && carrier < AX_CARRIERS);
+        AX_ASSERT(carrier < AX_CARRIERS);
         at = (at > c->free_at[carrier] ? at : c->free_at[carrier]) + leg[i].seconds;
         c->free_at[carrier] = at;
         c->carried[carrier] += leg[i].seconds;
     }
-    return at;
+    return (ax_transfer_end){at + busy, at, c->computed};
+}
+
+static void wait_until(ax_clock *c, ax_transfer_end end)
+{
+    const double at = c->computed > end.computed ? end.beside : end.alone;
+    c->now = at > c->now ? at : c->now;
 }
 
 static void compute(ax_clock *c, const ax_device_event *e)
@@ -62,11 +72,11 @@ static void hear(void *user, const ax_device_event *e)
     if (e->kind == AX_ON_KERNEL)
         compute(c, e);
     else if (e->kind == AX_ON_WAIT)
-        c->now = *e->ends > c->now ? *e->ends : c->now;
+        wait_until(c, *e->ends);
     else if (e->ends)
         *e->ends = carry(c, e);
     else /* complete on return */
-        c->now = carry(c, e);
+        wait_until(c, carry(c, e));
 }
 
 ax_status ax_clock_create(ax_device *dev, const ax_prices *prices, ax_clock **out)

@@ -3,6 +3,7 @@
  * bubbles (times in which a stage waits for another). The order of tasks and the messages are those of
  * training, because the tasks run in an ax_pipeline of the engine. With --elements the end of a step follows
  * (bench_update), which is no sleep. */
+#include "axonn/machine.h"
 #include "axonn/pipeline.h"
 #include "bench/bench.h"
 #include "cli/launch.h"
@@ -22,7 +23,7 @@ typedef struct args {
     ax_strings schedules;
     ax_ints slack, postpone, chunk;
     int offload, update; /* ax_offload_place, ax_offload_update */
-    char *dir;
+    char *dir, *machine;
     bool json;
 } args;
 
@@ -74,6 +75,9 @@ static const ax_option pipe_options[] = {
          "time, each with all schedules and with matrices of its own"},
     {"dir", AX_OPT_PATH, offsetof(args, dir), ".", .meta = "DIR",
      .help = "with --offload file: directory of the file (offload.dir)"},
+    {"machine", AX_OPT_PATH, offsetof(args, machine), .meta = "NAME|FILE",
+     .help = "description of the machine whose messages are planned with: also print the time that the "
+             "simulator of schedules, which axonn plan uses, says for the pipeline"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print the results as JSON, one object per case"},
 };
@@ -92,6 +96,7 @@ typedef struct timed {
     ending *end; /* NULL: without --elements */
     ax_pipeline *pipeline;
     double seconds[MOST_SEEDS], step[MOST_SEEDS]; /* of the pipeline, and of the step with its end */
+    double planned; /* seconds of the pipeline on --machine, mean over the seeds; 0: there is none */
 } timed;
 
 typedef struct bench {
@@ -126,16 +131,20 @@ static void sleep_until(double when)
 
 enum { FORWARD, BACKWARD, WEIGHTS };
 
-/* Returns the duration in seconds of a task of a piece. The two halves of a backward, input gradients and
- * weight gradients, have random numbers of their own. So their total time is the same whether weight
- * gradients are postponed or not. */
-static double duration(const bench *b, ax_pipe_piece piece, int task)
+/* Returns the duration in seconds of a task of a piece on a rank whose stage has this many chunks. The two
+ * halves of a backward, input gradients and weight gradients, have random numbers of their own. So their
+ * total time is the same whether weight gradients are postponed or not. */
+static double duration_on(const bench *b, int rank, int chunks, ax_pipe_piece piece, int task)
 {
     static const char *const kinds[] = {"forward", "backward", "weights"};
-    const int chunks = ax_pipeline_stage(b->pipeline)->chunks;
-    uint64_t key = ax_rng_key((uint64_t)b->seed, kinds[task], (uint64_t)ax_comm_rank(b->world));
+    uint64_t key = ax_rng_key((uint64_t)b->seed, kinds[task], (uint64_t)rank);
     double ms = (task == FORWARD ? b->args->forward : b->args->backward / 2) / chunks;
     return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)piece.micro_batch));
+}
+
+static double duration(const bench *b, ax_pipe_piece piece, int task)
+{
+    return duration_on(b, ax_comm_rank(b->world), ax_pipeline_stage(b->pipeline)->chunks, piece, task);
 }
 
 /* Runs the forward or backward of a piece: receives its input if another chunk computes it, sleeps, and
@@ -314,6 +323,75 @@ static ax_status find_all_slowest(const bench *b, timed *cases, int n)
     return AX_OK;
 }
 
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+typedef struct planning {
+    const bench *bench;
+    const ax_machine *machine;
+    ax_status status;
+} planning;
+
+/* With one replica, ranks are stages. */
+static double plan_task(void *user, const ax_pipe_stage *stage, ax_pipe_task task, ax_pipe_piece piece,
+                        const ax_pipe_counts *done)
+{
+    static const int kinds[] = {
+        [AX_PIPE_FORWARD] = FORWARD, [AX_PIPE_BACKWARD] = BACKWARD, [AX_PIPE_WEIGHTS] = WEIGHTS};
+    const bench *b = ((const planning *)user)->bench;
+    (void)done;
+    double seconds = duration_on(b, stage->stage, stage->chunks, piece, kinds[task]);
+    if (task == AX_PIPE_BACKWARD && !stage->postpone)
+        seconds += duration_on(b, stage->stage, stage->chunks, piece, WEIGHTS);
+    return seconds;
+}
+
+/* Stages that sleep do not delay messages. */
+static double plan_message(void *user, int stage, bool gradient)
+{
+    planning *p = user;
+    const int stages = stages_of(p->bench), to = (stage + (gradient ? stages - 1 : 1)) % stages;
+    const int64_t node = p->machine->ranks_per_node;
+    const ax_machine_carrier carrier = stage / node == to / node ? AX_MACHINE_NODE : AX_MACHINE_NETWORK;
+    double seconds = 0;
+    const ax_status status =
+        ax_machine_message_seconds(p->machine, (double)p->bench->args->bytes, carrier, false, &seconds);
+    p->status = p->status == AX_OK ? status : p->status;
+    return seconds;
+}
+
+/* Runs the schedule of a case in the simulator, with the durations of each seed. */
+static ax_status plan_case(bench *b, const ax_machine *machine, timed *t)
+{
+    planning p = {b, machine, AX_OK};
+    const ax_pipe_times times = {plan_task, plan_message, &p};
+    const ax_pipe_settings settings = {
+        .schedule = t->schedule, .chunks = t->chunks, .slack = t->slack, .postpone = t->postpone};
+    const int stages = stages_of(b);
+    double *ends;
+    AX_TRY(ax_calloc((size_t)stages, sizeof *ends, &ends));
+    ax_status status = AX_OK;
+    for (b->seed = 0; b->seed < b->args->seeds && status == AX_OK; b->seed++) {
+        double last = 0;
+        status = ax_pipe_simulate(&settings, stages, micro_batches(b->args), &times, ends);
+        for (int s = 0; s < stages && status == AX_OK; s++)
+            last = fmax(last, ends[s]);
+        t->planned += last / (double)b->args->seeds;
+    }
+    free(ends);
+    return status == AX_OK ? p.status : status;
+}
+
+static ax_status plan_cases(bench *b, timed *cases, int n)
+{
+    ax_machine *machine;
+    AX_TRY(ax_machine_open(b->args->machine, &machine));
+    ax_status status = ax_machine_check_ranks(machine, ax_comm_size(b->world));
+    for (int i = 0; i < n && status == AX_OK; i++)
+        status = plan_case(b, machine, &cases[i]);
+    ax_machine_close(&machine);
+    return status;
+}
+
 /* ---- output -------------------------------------------------------------------------------------- */
 
 static double mean(const timed *t, int64_t n)
@@ -380,6 +458,8 @@ static ax_status print_json(const bench *b, const timed *t, double base, double 
         base > 0 ? mean(t, a->seeds) / base : 0.0, "version", ax_version());
     if (t->end)
         json_object_set_new(out, "end", pack_end(b, t));
+    if (a->machine)
+        json_object_set_new(out, "planned", json_real(t->planned * 1e3));
     return cli_print_json(out);
 }
 
@@ -400,7 +480,10 @@ static void print_row(const bench *b, const timed *t, double base, double over)
     } else {
         double seconds = mean(t, b->args->seeds);
         printf(" %10.1f %10.3f", seconds * 1e3, over);
-        printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
+        printf(base > 0 ? " %8.3f" : "        -", seconds / base);
+        if (b->args->machine)
+            printf(" %10.1f %+6.1f %%", t->planned * 1e3, 100 * (t->planned / seconds - 1));
+        printf("\n");
     }
     fflush(stdout);
 }
@@ -425,8 +508,8 @@ static void print_head(const bench *b)
            stages_of(b), (long long)a->replicas, (long long)a->micro_batches, a->forward, a->backward,
            a->jitter);
     if (!b->ends) {
-        printf("means of %lld seeds\n\nschedule    slack postpone    time/ms  of (M+P-1)  of 1f1b\n",
-               (long long)a->seeds);
+        printf("means of %lld seeds\n\nschedule    slack postpone    time/ms  of (M+P-1)  of 1f1b%s\n",
+               (long long)a->seeds, a->machine ? "    planned    error" : "");
         return;
     }
     const ax_offload *by = &b->ctx->parallel.offload;
@@ -468,6 +551,8 @@ static ax_status run_cases(bench *b, timed *cases)
     for (int64_t seed = 0; seed < a->seeds; seed++)
         AX_TRY(run_round(b, cases, n, seed));
     AX_TRY(find_all_slowest(b, cases, n));
+    if (a->machine && ax_comm_rank(b->world) == 0)
+        AX_TRY(plan_cases(b, cases, n));
     return ax_comm_rank(b->world) == 0 ? print_cases(b, cases, n) : AX_OK;
 }
 
@@ -559,6 +644,8 @@ static ax_status check(const args *a, int ranks)
     AX_CHECK(ranks > a->replicas, AX_ERR_USAGE,
              "a pipeline needs at least two stages: axonn bench pipe --ranks %lld",
              (long long)(8 * a->replicas));
+    AX_CHECK(!a->machine || (a->replicas == 1 && !a->elements), AX_ERR_USAGE,
+             "--machine plans the tasks of one pipeline: leave out --replicas and --elements, or --machine");
     AX_CHECK(a->elements || (!a->offload && a->chunk.count == 1 && !a->chunk.items[0]), AX_ERR_USAGE,
              "--offload and --chunk have no effect without matrices to update: give --elements N");
     size_t most = 0;
@@ -606,7 +693,9 @@ const cli_verb verb_bench_pipe = {
         "                        each by itself, from when all ranks are ready, once in each round\n"
         "The best value of --chunk has the shortest step. To trade stages for replicas, compare --ranks 8\n"
         "--elements N with --ranks 8 --replicas 4 --elements 4N: a stage then has four times the matrices,\n"
-        "and --forward and --backward are four times as long.",
+        "and --forward and --backward are four times as long.\n"
+        "With --machine FILE (axonn bench comm --collective message --save FILE, on the same ranks) the\n"
+        "times that are planned are printed beside.",
     .examples =
         "axonn bench pipe --ranks 8\n"
         "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json\n"

@@ -45,6 +45,8 @@ char *ax_format_seconds(double seconds, char out[32])
     long s = (long)(seconds < most ? seconds + 0.5 : most);
     if (seconds >= most)
         snprintf(out, 32, "%.3g s", seconds);
+    else if (seconds < 0.01)
+        snprintf(out, 32, "%.3g ms", seconds * 1e3);
     else if (seconds < 1)
         snprintf(out, 32, "%.0f ms", seconds * 1e3);
     else if (seconds < 60)

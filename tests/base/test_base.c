@@ -213,6 +213,8 @@ static void words(void **state)
     char text[32];
     assert_string_equal(ax_format_bytes(1536, text), "1.5 KiB");
     assert_string_equal(ax_format_seconds(0.412, text), "412 ms");
+    assert_string_equal(ax_format_seconds(0.00035, text), "0.35 ms");
+    assert_string_equal(ax_format_seconds(0, text), "0 ms");
     assert_string_equal(ax_format_seconds(192, text), "3m12s");
     assert_int_equal(ax_edit_distance("global_batch", "globalbatch"), 1);
     assert_int_equal(ax_edit_distance("", "abc"), 3);

@@ -20,6 +20,7 @@ typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_metho
 typedef enum ax_config_loss { AX_CONFIG_AUTO, AX_CONFIG_ANSWERS, AX_CONFIG_ALL } ax_config_loss;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
+typedef enum ax_config_grid_choice { AX_CONFIG_GRID_KEYS, AX_CONFIG_GRID_AUTO } ax_config_grid_choice;
 typedef enum ax_config_recompute_comm { AX_CONFIG_AGAIN, AX_CONFIG_KEEP } ax_config_recompute_comm;
 /* Values of the key train.recompute that are words: none; full (recompute each block in backward); auto (none
  * if the memory is enough, else the N that needs least). Otherwise the value is N > 0: store the input of

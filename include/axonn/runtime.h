@@ -38,7 +38,7 @@ extern "C" {
       "most bytes that each rank's device may hold, on device cpu in host memory; 0: no limit")              \
     X(MACHINE, machine, PATH, char *, "here", NULL,                                                          \
       "here|alps|frontier|h100x8|h200x8|perlmutter|summit", "FILE", false,                                   \
-      "description of the machine for which axonn plan plans. here: none; the other words: those that come " \
+      "description of the machine for which axonn plan plans and grid: auto chooses. here: none; the other words: those that come " \
       "with axonn; FILE: of another machine, such as axonn bench gemm --save writes")                        \
     X(PLUGINS, plugins, PATH, char *, "auto", NULL, "auto", "DIR", false,                                    \
       "directory of libaxonn_cuda.so, the plugin for device cuda; auto: the directory of the axonn "         \
@@ -101,10 +101,10 @@ AX_MUST_CHECK ax_status ax_runtime_check(void);
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
  * shared_memory or ranks_per_node affects only worlds (ax_comm_world_create) that are created later. A new
  * value of device_memory affects only contexts (ax_ctx) that are created and plans that are checked later.
- * Only axonn plan reads machine. A new value of isa or attention affects only devices that are opened later;
- * a new value of plans or plan_seconds, only such devices and later calls of ax_device_keep_plans. A new
- * value of graphs affects only replays that are created later (ax_replay_create). AX_ERR_USAGE if the value
- * is not allowed, or comes too late (ax_runtime_fix). */
+ * Only axonn plan and grid: auto read machine. A new value of isa or attention affects only devices that are
+ * opened later; a new value of plans or plan_seconds, only such devices and later calls of
+ * ax_device_keep_plans. A new value of graphs affects only replays that are created later (ax_replay_create).
+ * AX_ERR_USAGE if the value is not allowed, or comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
  * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */

@@ -47,7 +47,8 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
  * memory. It follows from the configuration and the number of ranks. */
 typedef struct ax_train_plan {
     const ax_config *config; /* borrowed */
-    ax_comm *ranks; /* the ranks of the world, renumbered in the order that the key grid.order gives */
+    ax_comm *ranks;          /* the ranks of the world, renumbered in this order: */
+    ax_grid_order order;     /* the key grid.order */
     ax_grid_size grid;
     ax_parallel parallel;
     ax_threads threads;
@@ -96,6 +97,96 @@ AX_MUST_CHECK ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ct
  * removed since it was opened, shape->seq_len is 0, and the other values are the defaults of their keys. Not
  * collective. AX_ERR_DATA if training/state.json is damaged. */
 AX_MUST_CHECK ax_status ax_train_saved_shape(const ax_pretrained *model, ax_row_shape *shape, bool *bos);
+
+/* ---- the search for a layout --------------------------------------------------------------------- */
+
+/* The keys that decide how a run lies on its ranks, in the order in which a search gives them values: X(ID,
+ * the key in the configuration). The first stands for the sizes grid.data, grid.expert, grid.pipe, grid.x,
+ * grid.y and grid.z. */
+#define AX_SEARCHED(X)                                                                                       \
+    X(GRID, "grid")                                                                                          \
+    X(MICRO_BATCH, "train.micro_batch")                                                                      \
+    X(RECOMPUTE, "train.recompute")                                                                          \
+    X(ORDER, "grid.order")                                                                                   \
+    X(ZERO, "zero")                                                                                          \
+    X(OFFLOAD, "offload.optimizer")                                                                          \
+    X(RECOMPUTE_COMM, "train.recompute_comm")                                                                \
+    X(WEIGHT_CACHE, "train.weight_cache")                                                                    \
+    X(SCHEDULE, "pipe.schedule")                                                                             \
+    X(CHUNKS, "pipe.chunks")                                                                                 \
+    X(SLACK, "pipe.slack")                                                                                   \
+    X(POSTPONE, "pipe.postpone")
+typedef enum ax_search_key {
+#define AX_SEARCH_ID_(ID, key) AX_SEARCH_##ID,
+    AX_SEARCHED(AX_SEARCH_ID_)
+#undef AX_SEARCH_ID_
+        AX_SEARCH_KEYS
+} ax_search_key;
+
+/* A layout with its planned time and memory. */
+enum { AX_CANDIDATE_AXES = 12 };
+typedef struct ax_candidate {
+    ax_grid_size grid;
+    ax_grid_order order;
+    int64_t
+        value[AX_SEARCH_KEYS]; /* as the fields of the keys in ax_engine_options and ax_parallel have them */
+    double seconds;            /* of a step */
+    double bubble;             /* how long a stage waits for messages of others, mean over the stages */
+    int stage;                 /* that computes longest */
+    double computed;           /* seconds of its kernels */
+    double exposed;            /* how long it waits for collectives */
+    ax_axes_seconds along[AX_CANDIDATE_AXES]; /* the same by axes; what has no place is in none */
+    int n_along;
+    size_t memory, host; /* bytes of the rank that needs the most, on its device and of its node's memory */
+    bool refused;        /* the engine cannot run it; never of a candidate that a search returns */
+} ax_candidate;
+
+/* What a candidate sends in a step: a collective of the ranks along some axes. */
+typedef struct ax_candidate_sent {
+    char axes[AX_AXISSET_TEXT];
+    ax_coll coll;
+    double calls, bytes; /* in a step; bytes of the larger buffers */
+    double seconds;      /* if nothing hid or delayed them */
+} ax_candidate_sent;
+
+typedef struct ax_search_options {
+    const ax_machine *machine; /* borrowed */
+    int ranks;
+    bool axes_only; /* only the sizes of the grid and its order are chosen; other keys are as configured */
+    bool every;     /* replays every candidate as a whole; for tests */
+    int most;       /* how many candidates are kept */
+} ax_search_options;
+
+/* A search over the layouts of a run: the values of the keys of AX_SEARCHED that the configuration does not
+ * give (with grid: auto, the axes in any case), for the step that takes the least time on the machine, in the
+ * memory of its devices, of its nodes, and of runtime.device_memory. What changes the training (the global
+ * batch, dtypes, the length of rows) is not searched.
+ *
+ * Keys get values one after the other. A candidate with some keys open is replayed with the values that are
+ * fastest if memory does not count, and takes part in the search only if it fits with those that need the
+ * least memory; so a candidate whose keys all have values, and that comes first, is the fastest (a best-first
+ * search). If the model's blocks are alike, replays of two and three blocks give the time of all; the best
+ * are replayed as a whole. ax_search_create does this; it reads the model only. AX_ERR_USAGE: keys contradict
+ * the search, no grid is legal, or a rate is missing. AX_ERR_MEMORY: no candidate fits; the message says what
+ * is missing, and how many ranks would do. Borrows config and machine. The caller owns *out. Not collective.
+ */
+typedef struct ax_search ax_search;
+AX_MUST_CHECK ax_status ax_search_create(ax_config *config, const ax_search_options *options,
+                                         ax_search **out);
+void ax_search_destroy(ax_search **search);
+/* Return the number of candidates, at most options.most, and candidate i, the fastest first; how many
+ * candidates were ranked, and how many steps of a rank were replayed for that. */
+int ax_search_count(const ax_search *search);
+const ax_candidate *ax_search_get(const ax_search *search, int i);
+int64_t ax_search_ranked(const ax_search *search);
+int64_t ax_search_replays(const ax_search *search);
+/* Appends the keys of a candidate that differ from the defaults or that were searched: "grid.data=4 zero=1".
+ */
+AX_MUST_CHECK ax_status ax_search_words(const ax_search *search, const ax_candidate *candidate, ax_buf *out);
+/* Lists what the longest computing stage of a candidate sends in a step, the longest first. The caller frees
+ * *out. */
+AX_MUST_CHECK ax_status ax_search_explain(ax_search *search, const ax_candidate *candidate,
+                                          ax_candidate_sent **out, int *n);
 
 #ifdef __cplusplus
 }

@@ -229,9 +229,11 @@ static ax_status read_pair(reader *r, const char *prefix, const map_keys *keys, 
                       (int)strcspn(name, "."), name);
         return AX_OK;
     }
-    if (option)
+    /* A group may be a key itself, whose value is a word in place of the map. */
+    const bool group = option_is_group(r->set, full);
+    if (option && !(group && (value->type == YAML_MAPPING_NODE || is_null(value))))
         return read_option(r, option, value);
-    if (option_is_group(r->set, full))
+    if (group)
         return read_group(r, full, value);
     option_unknown(r->set, place, full);
     return AX_OK;
@@ -426,9 +428,11 @@ static ax_status read_override(ax_option_set *set, const char *argument)
     snprintf(key, sizeof key, "%.*s", (int)(value - argument), argument);
     r.typed = ++value;
     const ax_option *option = option_find(set, key, strlen(key));
-    bool yaml = *value == '[' || *value == '{';
-    if (option && !(yaml && option_is_list(option)))
+    const bool yaml = *value == '[' || *value == '{', map = *value == '{' && option_is_group(set, key);
+    if (option && !map && !(yaml && option_is_list(option)))
         return read_literal(&r, option, value);
+    if (map)
+        return read_document(&r, key, NULL, value, strlen(value));
     if (option || (yaml && option_is_group(set, key)))
         return read_document(&r, key, option, value, strlen(value));
     if (option_is_group(set, key)) {

@@ -3,6 +3,7 @@
 #include "axonn/runtime.h"
 #include "axonn/train.h"
 #include "launch.h"
+#include "plan_search.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,8 @@ typedef struct args {
     cli_config_args common; /* common.launch.ranks: the ranks to plan for */
     bool json;
     char *machine;
-    int64_t tokens;
+    int64_t tokens, top;
+    bool explain;
 } args;
 
 static const ax_option options[] = {
@@ -29,6 +31,12 @@ static const ax_option options[] = {
          "perlmutter, summit) or a file; default: runtime.machine"},
     {"tokens", AX_OPT_INT, offsetof(args, tokens), "0", "[0, 1000000000000000000]", .meta = "N",
      .help = "with --machine: also say how long training on N tokens takes; 0: does not"},
+    {"top", AX_OPT_INT, offsetof(args, top), "0", "[0, 50]", .meta = "K",
+     .help = "with --machine: search the layout of --ranks ranks that takes the least time, and print the K "
+             "best; "
+             "keys that are given stay. 0: one if grid is auto, else none"},
+    {"explain", AX_OPT_BOOL, offsetof(args, explain), "false",
+     .help = "with --top or grid=auto: say why the first is the first"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the plan as one JSON object"},
 };
 
@@ -402,10 +410,11 @@ static ax_status plan(ax_comm *world, ax_config *config, const args *a, const ax
 /* Opens the description that --machine or runtime.machine names; *out is NULL without one. */
 static ax_status open_machine(const args *a, ax_machine **out)
 {
-    const char *name = a->machine;
-    if (!name)
-        AX_TRY(ax_runtime_get(AX_RUNTIME_MACHINE, &name));
+    const char *name;
     *out = NULL;
+    if (a->machine) /* advice about memory names times on it */
+        AX_TRY(ax_runtime_set(AX_RUNTIME_MACHINE, a->machine));
+    AX_TRY(ax_runtime_get(AX_RUNTIME_MACHINE, &name));
     if (!strcmp(name, ax_runtime_options[AX_RUNTIME_MACHINE].preset))
         return AX_OK;
     return ax_machine_open(name, out);
@@ -423,13 +432,47 @@ static ax_status limit_memory(const ax_machine *m, bool *limits)
     return *limits ? ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, bytes) : AX_OK;
 }
 
-/* Plans for the machine, in the memory of its devices. */
-static ax_status plan_for(ax_comm *world, ax_config *config, const args *a, const ax_machine *machine)
+/* Plans for `ranks` ranks of the machine (NULL: none is described), in the memory of its devices. */
+static ax_status plan_for(int64_t ranks, ax_config *config, const args *a, const ax_machine *machine)
 {
-    bool limits;
-    AX_TRY(ax_machine_check_ranks(machine, ax_comm_size(world)));
-    AX_TRY(limit_memory(machine, &limits));
-    return plan(world, config, a, machine, limits);
+    ax_comm *world = NULL;
+    bool limits = false;
+    AX_CHECK(ranks <= MOST_RANKS, AX_ERR_USAGE,
+             "the grid has %lld ranks, more than the %d that can be planned", (long long)ranks, MOST_RANKS);
+    if (machine)
+        AX_TRY(ax_machine_check_ranks(machine, ranks));
+    if (machine)
+        AX_TRY(limit_memory(machine, &limits));
+    AX_TRY(ax_comm_alone_create((int)ranks, &world));
+    ax_status status = plan(world, config, a, machine, limits);
+    ax_comm_destroy(&world);
+    return status;
+}
+
+/* Searches for the layout instead of planning the one that is configured. */
+static ax_status search(ax_config *config, const args *a, const ax_machine *machine)
+{
+    const ax_search_options by = {machine, (int)a->common.launch.ranks,
+                                  .most = (int)ax_max(a->top, a->explain ? 4 : 1)};
+    const cli_plan_search how = {&a->common, a->machine, (int)ax_max(a->top, 1),
+                                 a->tokens,  a->explain, a->json};
+    if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
+        ax_log_set_level(AX_LOG_ERROR); /* what one candidate warns of is no matter of the others */
+    return cli_search_layout(config, &by, &how);
+}
+
+/* Records what a search lacks. */
+static ax_status check_search(ax_config *config, const args *a, const ax_machine *machine)
+{
+    const char *key = ax_config_given(config, "grid") ? "grid" : "grid.data";
+    if (!machine)
+        ax_option_error(config->set, key,
+                        "a search needs the times of a described machine: give --machine NAME or FILE");
+    if (!a->common.launch.ranks)
+        ax_option_error(config->set, key, "a search needs the number of ranks: give --ranks N");
+    if (machine && ax_machine_check_ranks(machine, a->common.launch.ranks) != AX_OK)
+        ax_option_error(config->set, key, "%s", ax_error_message());
+    return ax_option_finish(config->set);
 }
 
 static ax_status run(const void *raw)
@@ -437,24 +480,22 @@ static ax_status run(const void *raw)
     const args *a = raw;
     ax_machine *machine = NULL;
     ax_config config;
-    ax_comm *world = NULL;
     int64_t ranks = a->common.launch.ranks;
     ax_status status = cli_config_open(&a->common, AX_CONFIG_TO_MEASURE, &config);
+    const bool searches = status == AX_OK && (a->top || config.grid.choice);
     if (status == AX_OK && !ranks)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));
-    if (status == AX_OK && ranks > MOST_RANKS)
-        status = ax_fail(AX_ERR_USAGE, "the grid has %lld ranks, more than the %d that can be planned",
-                         (long long)ranks, MOST_RANKS);
-    if (status == AX_OK)
-        status = ax_comm_alone_create((int)ranks, &world);
     if (status == AX_OK)
         status = open_machine(a, &machine);
     if (status == AX_OK && a->tokens && !machine)
         status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
+    if (status == AX_OK && a->explain && !searches)
+        status = ax_fail(AX_ERR_USAGE, "--explain: only a search is explained: give --top K, or grid=auto");
+    if (status == AX_OK && searches)
+        status = check_search(&config, a, machine);
     if (status == AX_OK)
-        status = machine ? plan_for(world, &config, a, machine) : plan(world, &config, a, NULL, false);
+        status = searches ? search(&config, a, machine) : plan_for(ranks, &config, a, machine);
     ax_machine_close(&machine);
-    ax_comm_destroy(&world);
     ax_config_fini(&config);
     return status;
 }
@@ -469,8 +510,12 @@ const cli_verb verb_plan = {
         "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
         "micro-batch within it is printed, or the keys that would make the run fit. With --machine the\n"
         "memory of that machine's devices is the limit, more ranks than it has are an error, and the plan\n"
-        "says how long a step takes there: the step is replayed with the rates of the description.",
+        "says how long a step takes there: the step is replayed with the rates of the description.\n"
+        "With --top K, or grid=auto, it searches the layout (axes, their order, micro-batch, zero,\n"
+        "recomputation, offload, schedule) that takes the least time within the memory; the last line is\n"
+        "the command that runs the best.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
+                "axonn plan gpt.yaml --ranks 64 --machine perlmutter --top 10 --explain\n"
                 "axonn plan gpt.yaml --ranks 64 grid.z=64 --machine perlmutter --json",
     .options = options,
     .option_count = AX_COUNT(options),

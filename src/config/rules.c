@@ -372,6 +372,26 @@ static void check_grid(ax_config *cfg)
                             ax_grid_size_along(ax_config_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
+/* Checks that grid: auto stands alone. The command line overrides the file: sizes that it gives are taken in
+ * place of auto in the file, and auto in place of sizes in the file. */
+static void check_choice(ax_config *cfg)
+{
+    const bool typed = ax_option_typed(cfg->set, "grid");
+    bool beside = false;
+    char key[16];
+    if (cfg->grid.choice != AX_CONFIG_GRID_AUTO || !ax_option_ok(cfg->set, "grid"))
+        return;
+    for (int a = 0; a < AX_GRID_SIZES; a++)
+        beside |= ax_option_typed(cfg->set, axis_key((ax_axis)a, key));
+    for (int a = 0; a < AX_GRID_SIZES && typed; a++)
+        if (ax_option_typed(cfg->set, axis_key((ax_axis)a, key)))
+            ax_option_error(cfg->set, key, "beside grid=auto, which chooses all sizes: give one of the two");
+    if (beside)
+        cfg->grid.choice = AX_CONFIG_GRID_KEYS;
+    else
+        cfg->grid.data = cfg->grid.expert = cfg->grid.pipe = cfg->grid.x = cfg->grid.y = cfg->grid.z = 1;
+}
+
 /* Checks that grid.expert divides grid.data. */
 static void check_expert_ranks(ax_config *cfg)
 {
@@ -578,6 +598,7 @@ ax_status ax_config_take_ranks(ax_config *cfg, int ranks)
 
 void config_check(ax_config *cfg)
 {
+    check_choice(cfg); /* first: it sets sizes of the grid */
     check_model(cfg);
     config_check_tune(cfg);
     check_batch(cfg);

@@ -74,3 +74,23 @@ ax_prices ax_prices_of(const ax_machine *machine)
 {
     return (ax_prices){price_kernel, price_transfer, (void *)(uintptr_t)machine};
 }
+
+/* Prices a collective as if the group's ranks were as close together as the machine allows, and nothing else
+ * was on its way. */
+static ax_status price_least(void *user, const ax_device_event *e, ax_leg leg[AX_LEGS], int *legs)
+{
+    const ax_machine *m = user;
+    if (e->kind != AX_ON_COLLECTIVE)
+        return price_transfer(user, e, leg, legs);
+    const int size = ax_comm_size(e->comm);
+    const ax_machine_group group = {size, 1, (int)ax_min(size, m->ranks_per_node)};
+    *legs = 1;
+    leg->carrier = AX_NO_CARRIER;
+    return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, bytes_of(e), &group,
+                                   &leg->seconds);
+}
+
+ax_prices ax_prices_least(const ax_machine *machine)
+{
+    return (ax_prices){price_kernel, price_least, (void *)(uintptr_t)machine};
+}

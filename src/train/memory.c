@@ -1,5 +1,6 @@
 /* The memory of a training run, planned before it is allocated. Logs the bytes of each class (weights,
  * gradients, ...), compares them with the available memory, and advises which settings would fit. */
+#include "axonn/runtime.h"
 #include "engine/fit.h"
 #include "train/train.h"
 
@@ -157,6 +158,54 @@ typedef struct change {
     char what[192]; /* the changed keys and their values, for the advice */
 } change;
 
+/* Sets *seconds to the time of a step with the change on the machine; 0: it is not known. */
+static ax_status time_change(const ax_train_run *run, const change *c, const ax_machine *machine,
+                             double *seconds)
+{
+    ax_train_plan plan = run->plan;
+    const ax_prices prices = ax_prices_of(machine);
+    ax_stage_times *times;
+    ax_step_time step = {0};
+    plan.parallel = c->parallel;
+    plan.options.micro_batch = c->micro_batch;
+    plan.options.recompute = c->recompute;
+    AX_TRY(ax_calloc((size_t)plan.grid.of[AX_PIPE], sizeof *times, &times));
+    ax_status status = ax_machine_check_times(machine, plan.compute, ax_comm_size(plan.ranks));
+    if (status == AX_OK)
+        status = ax_train_time_step(&plan, &prices, NULL, times, &step);
+    for (int i = 0; i < plan.grid.of[AX_PIPE]; i++)
+        ax_stage_times_fini(&times[i]);
+    free(times);
+    *seconds = step.seconds;
+    return status == AX_ERR_USAGE ? AX_OK : status;
+}
+
+/* In a plan for a described machine, appends what the change costs: the time of a step with it, and without
+ * it, if there were enough memory. */
+static ax_status add_cost(const ax_train_run *run, const change *c, char *out, size_t size)
+{
+    const change none = {.parallel = run->plan.parallel,
+                         .micro_batch = run->plan.options.micro_batch,
+                         .recompute = run->plan.options.recompute};
+    double with = 0, without = 0;
+    char text[2][32];
+    const char *name;
+    ax_machine *machine;
+    AX_TRY(ax_runtime_get(AX_RUNTIME_MACHINE, &name));
+    if (!ax_comm_is_dry(run->world) || !strcmp(name, ax_runtime_options[AX_RUNTIME_MACHINE].preset))
+        return AX_OK;
+    AX_TRY(ax_machine_open(name, &machine));
+    ax_status status = time_change(run, c, machine, &with);
+    if (status == AX_OK)
+        status = time_change(run, &none, machine, &without);
+    ax_machine_close(&machine);
+    if (status == AX_OK && with > 0)
+        ax_text_add(out, size, ", a step %s", ax_format_seconds(with, text[0]));
+    if (status == AX_OK && with > 0 && without > 0)
+        ax_text_add(out, size, " instead of %s", ax_format_seconds(without, text[1]));
+    return status;
+}
+
 /* Plans the run with the change, and suggests it if the run then fits: then sets *helps to true. */
 static ax_status try_change(const ax_train_run *run, const change *c, char *out, size_t size, bool *helps)
 {
@@ -167,9 +216,12 @@ static ax_status try_change(const ax_train_run *run, const change *c, char *out,
     const ax_memory need = plan.memory;
     ax_engine_plan_fini(&plan);
     AX_TRY(fits_all(run, &need, &m, helps));
-    if (*helps)
-        ax_text_add(out, size, "%s%s would fit (%s)", joint(out, "; or "), c->what,
-                    ax_format_bytes(ax_fit_need(&m), text));
+    if (!*helps)
+        return AX_OK;
+    ax_text_add(out, size, "%s%s would fit (%s", joint(out, "; or "), c->what,
+                ax_format_bytes(ax_fit_need(&m), text));
+    AX_TRY(add_cost(run, c, out, size));
+    ax_text_add(out, size, ")");
     return AX_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ax_parallel parallel_of(const ax_config *config)
+ax_parallel ax_train_parallel(const ax_config *config)
 {
     ax_parallel parallel = {.zero = (int)config->zero,
                             .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
@@ -40,7 +40,7 @@ ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;
     plan->grid = ax_config_grid(run->config);
-    plan->parallel = parallel_of(run->config);
+    plan->parallel = ax_train_parallel(run->config);
     plan->compute = ax_config_dtype(run->config->train.precision);
     ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
                          run->config->train.global_batch};
@@ -50,9 +50,8 @@ ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
 
 ax_status ax_train_plan_ranks(const ax_train_run *run, ax_train_plan *plan)
 {
-    ax_grid_order order;
-    AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
-    return ax_grid_world(run->world, plan->grid, &order, &plan->ranks);
+    AX_TRY(ax_grid_order_parse(run->config->grid.order, &plan->order));
+    return ax_grid_world(run->world, plan->grid, &plan->order, &plan->ranks);
 }
 
 ax_status ax_train_plan_threads(const ax_train_run *run, ax_train_plan *plan)
@@ -94,15 +93,13 @@ static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_com
 {
     const int pipe = plan->grid.of[AX_PIPE];
     int *numbers;
-    ax_grid_order order;
     *out = NULL;
     int rank = stage; /* axes before pipe in the default order are the inner ones */
     AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
              "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
     for (int a = 0; a < AX_PIPE; a++)
         rank *= ax_grid_size_along(plan->grid, (ax_axis)a);
-    AX_TRY(ax_grid_order_parse(plan->config->grid.order, &order));
-    AX_TRY(ax_grid_numbers(plan->grid, &order, &numbers));
+    AX_TRY(ax_grid_numbers(plan->grid, &plan->order, &numbers));
     ax_status status = ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
     if (status == AX_OK)
         status = ax_comm_dry_number(*out, numbers);
@@ -124,8 +121,7 @@ ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options
     return status;
 }
 
-/* Fails if a step has work that no price is known for. */
-static ax_status check_priced(const ax_train_plan *p)
+ax_status ax_train_check_priced(const ax_train_plan *p)
 {
     ax_offload by = p->parallel.offload;
     AX_TRY(ax_offload_resolve(p->config->device, &by));
@@ -138,21 +134,27 @@ static ax_status check_priced(const ax_train_plan *p)
     return AX_OK;
 }
 
-/* Replays a step of a stage's rank on a clock. */
+ax_status ax_train_replay_stage(const ax_train_plan *p, const ax_engine_plan *engine, int stage,
+                                const ax_prices *prices, ax_event_ring *ring, ax_stage_times *out)
+{
+    ax_comm *world;
+    ax_parallel parallel = p->parallel;
+    *out = (ax_stage_times){0};
+    AX_TRY(ax_offload_resolve(p->config->device, &parallel.offload));
+    AX_TRY(create_stage_world(p, stage, &world));
+    ax_status status =
+        ax_stage_times_make(&p->options, engine, world, p->grid, &parallel, p->compute, prices, ring, out);
+    ax_comm_destroy(&world);
+    return status;
+}
+
 static ax_status time_stage(const ax_train_plan *p, int stage, const ax_prices *prices, ax_event_ring *ring,
                             ax_stage_times *out)
 {
-    ax_engine_plan plan;
-    ax_comm *world;
-    ax_parallel parallel = p->parallel;
-    AX_TRY(ax_offload_resolve(p->config->device, &parallel.offload));
-    AX_TRY(ax_train_plan_stage(p, &p->options, stage, &plan));
-    ax_status status = create_stage_world(p, stage, &world);
-    if (status == AX_OK)
-        status =
-            ax_stage_times_make(&p->options, &plan, world, p->grid, &parallel, p->compute, prices, ring, out);
-    ax_comm_destroy(&world);
-    ax_engine_plan_fini(&plan);
+    ax_engine_plan engine;
+    AX_TRY(ax_train_plan_stage(p, &p->options, stage, &engine));
+    ax_status status = ax_train_replay_stage(p, &engine, stage, prices, ring, out);
+    ax_engine_plan_fini(&engine);
     return status;
 }
 
@@ -163,7 +165,7 @@ ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices,
     const int64_t rows =
         plan->options.micro_batch * ax_strategy_ranks(plan->parallel.strategy, AX_ROLE_BATCH, plan->grid);
     memset(times, 0, (size_t)stages * sizeof *times);
-    AX_TRY(check_priced(plan));
+    AX_TRY(ax_train_check_priced(plan));
     for (int s = 0; s < stages; s++)
         AX_TRY(time_stage(plan, s, prices, ring ? ring[s] : NULL, &times[s]));
     return ax_step_time_make(&plan->parallel.pipe, stages, plan->options.global_batch / rows, times, out);

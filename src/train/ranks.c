@@ -44,6 +44,8 @@ static ax_status compare_lines(const ax_option_set *set, const char *mine, const
 static ax_status take_ranks(const ax_train_run *run)
 {
     const ax_grid_size before = ax_config_grid(run->config);
+    if (run->config->grid.choice == AX_CONFIG_GRID_AUTO) /* ax_train_choose_grid */
+        return AX_OK;
     AX_TRY(ax_config_take_ranks(run->config, ax_comm_size(run->world)));
     const ax_grid_size now = ax_config_grid(run->config);
     for (int a = 0; a < AX_AXES_STANDARD; a++)

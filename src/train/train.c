@@ -12,6 +12,7 @@ static ax_status compare_configs(ax_train_run *run) { return ax_train_compare_co
 static ax_status set_runtime(ax_train_run *run) { return ax_train_set_runtime(run); }
 static ax_status check_inputs(ax_train_run *run) { return ax_train_check_inputs(run); }
 static ax_status open_model(ax_train_run *run) { return ax_train_open_model(run, &run->inputs); }
+static ax_status choose_grid(ax_train_run *run) { return ax_train_choose_grid(run); }
 static ax_status lock(ax_train_run *run) { return ax_train_lock(run, &run->dir); }
 static ax_status plan_grid(ax_train_run *run) { return ax_train_plan_grid(run, &run->plan); }
 static ax_status plan_ranks(ax_train_run *run) { return ax_train_plan_ranks(run, &run->plan); }
@@ -145,6 +146,7 @@ ax_status ax_train_start(ax_train_run *run, ax_train_purpose purpose)
                  {"runtime settings", set_runtime, EACH, AX_TRAIN_PLANS},
                  {"inputs", check_inputs, EACH, AX_TRAIN_TRAINS},
                  {"model", open_model, EACH, AX_TRAIN_PLANS},
+                 {"choice of the grid", choose_grid, EACH, AX_TRAIN_PLANS},
                  {"grid", plan_grid, EACH, AX_TRAIN_PLANS},
                  {"lock", lock, FIRST, AX_TRAIN_TRAINS},
                  {"checkpoints", find_resume, EACH, AX_TRAIN_TRAINS},

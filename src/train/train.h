@@ -229,10 +229,22 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan);
  * other options. */
 ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
                               ax_engine_plan *out);
+/* Replays a step of that rank, whose engine is planned, on a clock with these prices (ax_stage_times_make).
+ */
+ax_status ax_train_replay_stage(const ax_train_plan *plan, const ax_engine_plan *engine, int stage,
+                                const ax_prices *prices, ax_event_ring *ring, ax_stage_times *out);
+/* AX_ERR_USAGE if a step of the plan has work that no price is known for. */
+ax_status ax_train_check_priced(const ax_train_plan *plan);
+/* Returns how the keys distribute a run over its grid. */
+ax_parallel ax_train_parallel(const ax_config *config);
 /* ax_trainer_time_step of a plan. */
 ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices, ax_event_ring *const ring[],
                              ax_stage_times *times, ax_step_time *out);
 void ax_train_plan_fini(ax_train_plan *plan);
+/* choose.c: with grid: auto, sets the keys of the grid in the configuration. Collective. */
+ax_status ax_train_choose_grid(ax_train_run *run);
+/* search.c: ax_search_create for a run whose model is open. */
+ax_status ax_train_search(ax_train_run *run, const ax_search_options *options, ax_search **out);
 /* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */
 ax_status ax_train_open_device(const ax_train_plan *plan, ax_ctx **out);
 

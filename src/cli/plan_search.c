@@ -1,0 +1,228 @@
+/* axonn plan --top K, grid: auto: searches for a layout, and prints the best ones, why the first is the
+ * first, and the command that runs it. */
+#include "plan_search.h"
+
+#include "axonn/machine.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RIVALS = 3 }; /* that --explain compares with the first */
+
+/* Returns true if a shell takes the word as it is. */
+static bool is_plain(const char *word)
+{
+    return *word &&
+           strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,%+-@") ==
+               strlen(word);
+}
+
+static ax_status add_word(ax_buf *out, const char *word)
+{
+    if (is_plain(word))
+        return ax_buf_printf(out, " %s", word);
+    AX_TRY(ax_buf_printf(out, " '"));
+    for (; *word; word++)
+        AX_TRY(*word == '\'' ? ax_buf_printf(out, "'\\''") : ax_buf_add(out, word, 1));
+    return ax_buf_printf(out, "'");
+}
+
+/* Returns true if one of the words gives the key of `argument`, KEY=VALUE, or the group that it is in. */
+static bool gives(const char *words, const char *argument)
+{
+    const size_t key = strcspn(argument, "="), group = strcspn(argument, ".=");
+    for (const char *w = words; *w; w += strcspn(w, " "), w += *w == ' ')
+        if ((!strncmp(w, argument, key) && w[key] == '=') ||
+            (group == key && !strncmp(w, argument, key) && w[key] == '.'))
+            return true;
+    return false;
+}
+
+/* Makes the command that trains with the keys `words`: those of the plan, where the search gave no others. */
+static ax_status make_command(const cli_plan_search *how, const ax_search_options *by, const char *words,
+                              ax_buf *out)
+{
+    const ax_strings *given = &how->args->overrides;
+    AX_TRY(ax_buf_printf(out, "axonn train"));
+    AX_TRY(add_word(out, how->args->path));
+    AX_TRY(ax_buf_printf(out, " --ranks %d", by->ranks));
+    for (size_t i = 0; i < given->count; i++)
+        if (!gives(words, given->items[i]))
+            AX_TRY(add_word(out, given->items[i]));
+    return ax_buf_printf(out, " %s", words);
+}
+
+/* ---- text ------------------------------------------------------------------------------------------ */
+
+static void print_row(int number, const char *step, const char *waits, const char *bubble, const char *memory,
+                      const char *keys)
+{
+    char text[16] = "";
+    if (number)
+        snprintf(text, sizeof text, "%d", number);
+    printf("%3s  %9s  %9s  %9s  %10s  %s\n", text, step, waits, bubble, memory, keys);
+}
+
+static ax_status print_table(const ax_search *search, int most)
+{
+    print_row(0, "step", "waits", "bubble", "memory", "keys");
+    for (int i = 0; i < ax_search_count(search) && i < most; i++) {
+        const ax_candidate *c = ax_search_get(search, i);
+        char step[32], waits[32], bubble[32], memory[32];
+        ax_buf words = {0};
+        AX_TRY(ax_search_words(search, c, &words));
+        print_row(i + 1, ax_format_seconds(c->seconds, step), ax_format_seconds(c->exposed, waits),
+                  ax_format_seconds(c->bubble, bubble), ax_format_bytes((double)c->memory, memory),
+                  words.data);
+        ax_buf_fini(&words);
+    }
+    return AX_OK;
+}
+
+static ax_status print_sent(ax_search *search, const ax_candidate *c)
+{
+    ax_candidate_sent *sent;
+    int n;
+    AX_TRY(ax_search_explain(search, c, &sent, &n));
+    printf("the first: a rank of stage %d computes longest; in a step it sends\n", c->stage);
+    for (int i = 0; i < n; i++) {
+        char bytes[32], seconds[32];
+        printf("  %-14s along %-10s %8.0f times, %10s in all, %s if alone\n", ax_coll_name(sent[i].coll),
+               sent[i].axes, sent[i].calls, ax_format_bytes(sent[i].bytes, bytes),
+               ax_format_seconds(sent[i].seconds, seconds));
+    }
+    free(sent);
+    return AX_OK;
+}
+
+static void print_more(const char *what, double seconds)
+{
+    char text[32];
+    if (fabs(seconds) >= 5e-4)
+        printf(", %s %s%s", what, seconds < 0 ? "-" : "+", ax_format_seconds(fabs(seconds), text));
+}
+
+static double seconds_along(const ax_candidate *c, const char *axes)
+{
+    for (int i = 0; i < c->n_along; i++)
+        if (!strcmp(c->along[i].axes, axes))
+            return c->along[i].seconds;
+    return 0;
+}
+
+/* Prints what costs a rival more than the first, and less. */
+static void print_rival(const ax_candidate *first, const ax_candidate *c, int number)
+{
+    char what[AX_AXISSET_TEXT + 32];
+    printf("%d is %.2f %% slower", number, 100 * (c->seconds / first->seconds - 1));
+    print_more("kernels", c->computed - first->computed);
+    print_more("waiting for other stages", c->bubble - first->bubble);
+    for (int i = 0; i < c->n_along; i++) {
+        snprintf(what, sizeof what, "waiting along %s", c->along[i].axes);
+        print_more(what, c->along[i].seconds - seconds_along(first, c->along[i].axes));
+    }
+    for (int i = 0; i < first->n_along; i++) {
+        snprintf(what, sizeof what, "waiting along %s", first->along[i].axes);
+        if (seconds_along(c, first->along[i].axes) <= 0)
+            print_more(what, -first->along[i].seconds);
+    }
+    printf("\n");
+}
+
+static ax_status explain(ax_search *search)
+{
+    const ax_candidate *first = ax_search_get(search, 0);
+    const int n = (int)ax_min(ax_search_count(search), RIVALS + 1);
+    AX_TRY(print_sent(search, first));
+    for (int i = 1; i < n; i++)
+        print_rival(first, ax_search_get(search, i), i + 1);
+    return AX_OK;
+}
+
+static ax_status print_text(ax_search *search, const ax_config *config, const ax_search_options *by,
+                            const cli_plan_search *how, const char *command)
+{
+    const double seconds = ax_search_get(search, 0)->seconds,
+                 tokens = (double)config->train.global_batch * (double)config->model.seq_len;
+    char text[32];
+    printf("%s: the best of %d ranks on %s; step: time of a step; waits: of that, for collectives; memory: "
+           "of a rank\n",
+           how->args->path, by->ranks, by->machine->name);
+    AX_TRY(print_table(search, how->explain ? (int)ax_max(how->top, RIVALS + 1) : how->top));
+    if (how->explain)
+        AX_TRY(explain(search));
+    if (how->tokens && tokens > 0)
+        printf("%lld tokens: %s\n", (long long)how->tokens,
+               ax_format_seconds((double)how->tokens / tokens * seconds, text));
+    printf("%s\n", command);
+    return AX_OK;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------ */
+
+static json_t *candidate_json(const ax_search *search, const ax_candidate *c)
+{
+    ax_buf words = {0};
+    json_t *along = json_object();
+    for (int i = 0; i < c->n_along && along; i++)
+        json_object_set_new(along, c->along[i].axes, cli_json_number(c->along[i].seconds * 1e3));
+    json_t *json = NULL;
+    if (ax_search_words(search, c, &words) == AX_OK)
+        json = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "keys", words.data, "step_ms",
+                         cli_json_number(c->seconds * 1e3), "kernels_ms", cli_json_number(c->computed * 1e3),
+                         "comm_exposed_ms", along, "pipe_wait_ms", cli_json_number(c->bubble * 1e3),
+                         "mem_planned", (json_int_t)c->memory, "host_memory", (json_int_t)c->host);
+    ax_buf_fini(&words);
+    return json;
+}
+
+static ax_status sent_json(ax_search *search, json_t *out)
+{
+    ax_candidate_sent *sent;
+    int n;
+    AX_TRY(ax_search_explain(search, ax_search_get(search, 0), &sent, &n));
+    json_t *list = json_array();
+    for (int i = 0; i < n && list; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:f, s:f, s:f}", "collective", ax_coll_name(sent[i].coll),
+                                        "axes", sent[i].axes, "calls", sent[i].calls, "bytes", sent[i].bytes,
+                                        "ms", sent[i].seconds * 1e3));
+    json_object_set_new(out, "collectives", list);
+    free(sent);
+    return AX_OK;
+}
+
+static ax_status print_json(ax_search *search, const ax_search_options *by, const cli_plan_search *how,
+                            const char *command)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < ax_search_count(search) && i < how->top && list; i++)
+        json_array_append_new(list, candidate_json(search, ax_search_get(search, i)));
+    json_t *json = json_pack("{s:s, s:i, s:I, s:I, s:o, s:s}", "machine", by->machine->name, "ranks",
+                             by->ranks, "ranked", (json_int_t)ax_search_ranked(search), "replays",
+                             (json_int_t)ax_search_replays(search), "best", list, "command", command);
+    ax_status status = how->explain && json ? sent_json(search, json) : AX_OK;
+    if (status == AX_OK)
+        return cli_print_json(json);
+    json_decref(json);
+    return status;
+}
+
+ax_status cli_search_layout(ax_config *config, const ax_search_options *options, const cli_plan_search *how)
+{
+    ax_search *search;
+    ax_buf words = {0}, command = {0};
+    AX_TRY(ax_search_create(config, options, &search));
+    ax_status status = ax_search_words(search, ax_search_get(search, 0), &words);
+    if (status == AX_OK)
+        status = make_command(how, options, words.data, &command);
+    if (status == AX_OK)
+        status = how->json ? print_json(search, options, how, command.data)
+                           : print_text(search, config, options, how, command.data);
+    ax_buf_fini(&words);
+    ax_buf_fini(&command);
+    ax_search_destroy(&search);
+    return status;
+}

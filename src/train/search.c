@@ -1,0 +1,585 @@
+/* The search for the layout of a run: the candidates, in the order of their times.
+ *
+ * A node of the search is a candidate of which the first keys have values. Its time is that of the fastest
+ * that it can become if memory does not count. The node with the least time is opened: each value of its next
+ * key is a node. A node whose keys all have values comes out when no other can become faster. */
+#include "train/search.h"
+
+#include "axonn/runtime.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What an open key may change beyond what its values say: some are not always fastest, if transfers hide
+ * behind one another. An open node counts as this much faster. */
+static const double open_share = 0.98;
+
+/* Beyond the number that is asked for, candidates are of interest only if they are this near to the first:
+ * replayed as a whole, one of them may turn out to be faster. */
+static const double near_share = 0.03;
+
+/* After so many replays the search looks no longer for what could be faster, but for what the best nodes so
+ * far become: it ends with a few more candidates than are asked for, or after the second number with one. */
+enum { PATIENCE = 7000, MOST_REPLAYS = 10000, FEW_MORE = 4 };
+static const double hurry_share = 0.02;
+
+enum { WHOLE = 50 }; /* candidates that are replayed as a whole */
+
+typedef struct node {
+    ax_candidate c;
+    int depth;    /* keys that have values */
+    double bound; /* no candidate that this node can become is faster */
+    int64_t number;
+} node;
+
+/* A heap of nodes, the one with the least bound first; of equal ones the newest. */
+typedef struct frontier {
+    node *of;
+    size_t n, room;
+    int64_t made;
+    double hurry; /* share by which an open node counts as slower for each of its open keys */
+} frontier;
+
+static double rank_of(const frontier *f, const node *n)
+{
+    return n->bound * (1 + f->hurry * (AX_SEARCH_KEYS - n->depth));
+}
+
+static bool is_before(const frontier *f, const node *a, const node *b)
+{
+    const double x = rank_of(f, a), y = rank_of(f, b);
+    return x < y || (x <= y && a->number > b->number);
+}
+
+static void swap(node *a, node *b)
+{
+    const node t = *a;
+    *a = *b;
+    *b = t;
+}
+
+static ax_status push(frontier *f, const node *new)
+{
+    if (f->n == f->room) {
+        node *more;
+        AX_TRY(ax_calloc(ax_max(2 * f->room, 256), sizeof *more, &more));
+        if (f->n)
+            memcpy(more, f->of, f->n * sizeof *more);
+        free(f->of);
+        f->of = more;
+        f->room = ax_max(2 * f->room, 256);
+    }
+    size_t i = f->n++;
+    f->of[i] = *new;
+    f->of[i].number = f->made++;
+    for (; i && is_before(f, &f->of[i], &f->of[(i - 1) / 2]); i = (i - 1) / 2)
+        swap(&f->of[i], &f->of[(i - 1) / 2]);
+    return AX_OK;
+}
+
+static void sink(frontier *f, size_t i)
+{
+    for (size_t k; (k = 2 * i + 1) < f->n; i = k) {
+        k += k + 1 < f->n && is_before(f, &f->of[k + 1], &f->of[k]);
+        if (!is_before(f, &f->of[k], &f->of[i]))
+            break;
+        swap(&f->of[i], &f->of[k]);
+    }
+}
+
+static node pop(frontier *f)
+{
+    const node first = f->of[0];
+    f->of[0] = f->of[--f->n];
+    sink(f, 0);
+    return first;
+}
+
+/* From now on prefers nodes with few open keys. */
+static void hurry(frontier *f, double share)
+{
+    f->hurry = share;
+    for (size_t i = f->n / 2; i-- > 0;)
+        sink(f, i);
+}
+
+/* ---- what was replayed before ---------------------------------------------------------------------- */
+
+/* Different nodes are completed to the same candidate: what was found is kept. */
+typedef struct found {
+    int64_t value[AX_SEARCH_KEYS];
+    int mode; /* search_mode + 1; 0: an empty place */
+    double seconds;
+    size_t memory, host;
+    bool refused;
+} found;
+
+typedef struct memo {
+    found *of;
+    size_t n, room; /* room: a power of two */
+} memo;
+
+static found *find_place(const memo *m, const int64_t *value, int mode)
+{
+    uint64_t key = (uint64_t)mode;
+    for (int i = 0; i < AX_SEARCH_KEYS; i++)
+        key = (key ^ (uint64_t)value[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ key >> 29;
+    size_t i = (size_t)(key >> 20) & (m->room - 1);
+    while (m->of[i].mode &&
+           (m->of[i].mode != mode || memcmp(m->of[i].value, value, sizeof m->of[i].value) != 0))
+        i = (i + 1) & (m->room - 1);
+    return &m->of[i];
+}
+
+static ax_status make_room(memo *m)
+{
+    memo more = {.n = m->n, .room = m->room ? 2 * m->room : 1024};
+    if (2 * (m->n + 1) <= m->room)
+        return AX_OK;
+    AX_TRY(ax_calloc(more.room, sizeof *more.of, &more.of));
+    for (size_t i = 0; i < m->room; i++)
+        if (m->of[i].mode)
+            *find_place(&more, m->of[i].value, m->of[i].mode) = m->of[i];
+    free(m->of);
+    *m = more;
+    return AX_OK;
+}
+
+/* The arrays of a search. */
+typedef struct tables {
+    search_values mine, other; /* of the node that is opened, and to complete one */
+    memo memo;
+} tables;
+
+/* search_replay of few blocks, unless it was done before. */
+static ax_status replay_once(struct ax_search *s, tables *t, search_mode mode, ax_candidate *c)
+{
+    int64_t value[AX_SEARCH_KEYS];
+    memcpy(value, c->value, sizeof value);
+    if (mode <= SEARCH_ANYWAY) /* the order does not count */
+        value[AX_SEARCH_ORDER] = 0;
+    if (mode == SEARCH_ORDERED && ax_grid_size_along(c->grid, AX_PIPE) == 1)
+        mode = SEARCH_TIMED;
+    AX_TRY(make_room(&t->memo));
+    found *f = find_place(&t->memo, value, (int)mode + 1);
+    if (!f->mode) {
+        AX_TRY(search_replay(s, c, mode, false));
+        *f = (found){.mode = (int)mode + 1,
+                     .seconds = c->seconds,
+                     .memory = c->memory,
+                     .host = c->host,
+                     .refused = c->refused};
+        memcpy(f->value, value, sizeof value);
+        t->memo.n++;
+    }
+    c->seconds = f->seconds;
+    c->memory = f->memory;
+    c->host = f->host;
+    c->refused = f->refused;
+    return AX_OK;
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------------- */
+
+/* Gives the keys from `depth` on their fastest value, or the one that needs the least memory. Returns false
+ * if one of them has no value. */
+static bool complete(const struct ax_search *s, tables *t, int depth, bool frugal, ax_candidate *c)
+{
+    for (int key = depth; key < AX_SEARCH_KEYS; key++) {
+        search_list(s, c, (ax_search_key)key, &t->other);
+        if (!t->other.n)
+            return false;
+        search_set(s, c, (ax_search_key)key, t->other.of[frugal ? t->other.n - 1 : 0]);
+    }
+    return true;
+}
+
+static bool fits(const struct ax_search *s, const ax_candidate *c)
+{
+    const int64_t host = s->by.machine->host.memory;
+    return !c->refused && c->memory <= s->limit && (!host || c->host <= (size_t)host);
+}
+
+/* Sets *out to whether the node can become a candidate that fits. */
+static ax_status can_fit(struct ax_search *s, tables *t, const node *n, bool *out)
+{
+    ax_candidate c = n->c;
+    *out = complete(s, t, n->depth, true, &c);
+    if (!*out)
+        return AX_OK;
+    AX_TRY(replay_once(s, t, n->depth <= AX_SEARCH_MICRO_BATCH ? SEARCH_ROOM : SEARCH_MEMORY, &c));
+    if (!c.refused && (!s->least || c.memory < s->least)) {
+        s->least = c.memory;
+        s->least_of = c;
+    }
+    *out = fits(s, &c);
+    return AX_OK;
+}
+
+/* Finds the time of the fastest candidate that the node can become: infinity if there is none. *fit: that
+ * candidate fits, and so all do that the node can become. */
+static ax_status find_bound(struct ax_search *s, tables *t, node *n, bool *fit)
+{
+    const bool whole = n->depth == AX_SEARCH_KEYS;
+    const search_mode mode = whole                               ? SEARCH_TIMED
+                             : n->depth <= AX_SEARCH_MICRO_BATCH ? SEARCH_OPEN
+                             : n->depth <= AX_SEARCH_ORDER       ? SEARCH_ANYWAY
+                                                                 : SEARCH_ORDERED;
+    ax_candidate c = n->c;
+    *fit = complete(s, t, n->depth, false, &c);
+    if (!*fit) {
+        n->bound = INFINITY;
+        return AX_OK;
+    }
+    AX_TRY(replay_once(s, t, mode, &c));
+    *fit = fits(s, &c);
+    if (whole)
+        n->c = c;
+    if (!c.refused)
+        n->bound = fmax(n->bound, c.seconds * (whole ? 1 : open_share));
+    return AX_OK;
+}
+
+/* Opens a node: enters one for each value of its next key that can become a candidate that fits. */
+static ax_status open_node(struct ax_search *s, tables *t, const node *from, frontier *f)
+{
+    const int depth = from->depth + 1;
+    search_list(s, &from->c, (ax_search_key)from->depth, &t->mine);
+    for (int i = 0; i < t->mine.n; i++) {
+        node child = *from;
+        const bool matters = t->mine.n > 1 || depth == AX_SEARCH_KEYS;
+        bool fit = true;
+        child.depth = depth;
+        search_set(s, &child.c, (ax_search_key)from->depth, t->mine.of[i]);
+        if (matters || depth == AX_SEARCH_ORDER + 1)
+            AX_TRY(find_bound(s, t, &child, &fit));
+        fit |= !matters;
+        if (!fit)
+            AX_TRY(can_fit(s, t, &child, &fit));
+        if (fit && isfinite(child.bound))
+            AX_TRY(push(f, &child));
+    }
+    return AX_OK;
+}
+
+/* ---- the best -------------------------------------------------------------------------------------- */
+
+/* The fastest first; of equally fast ones the one that needs the least memory. */
+static bool is_better(const ax_candidate *a, const ax_candidate *b)
+{
+    const double less = (b->seconds - a->seconds) / b->seconds;
+    return less > 1e-9 || (less > -1e-9 && a->memory < b->memory);
+}
+
+/* Returns true if the description does not tell the two apart. */
+static bool is_same(const ax_candidate *a, const ax_candidate *b)
+{
+    return a->value[AX_SEARCH_GRID] == b->value[AX_SEARCH_GRID] && a->memory == b->memory &&
+           fabs(a->seconds - b->seconds) <= 1e-9 * a->seconds;
+}
+
+/* Enters a candidate among the best, of which there are at most `most`. */
+static void enter(struct ax_search *s, const ax_candidate *c, int most)
+{
+    int at = s->n;
+    for (int i = 0; i < s->n; i++)
+        if (is_same(&s->best[i], c))
+            return;
+    for (; at && is_better(c, &s->best[at - 1]); at--)
+        if (at < most)
+            s->best[at] = s->best[at - 1];
+    if (at == most)
+        return;
+    s->best[at] = *c;
+    s->n += s->n < most;
+}
+
+/* Returns true if the candidates so far are enough, and `next` need not be opened. */
+static bool is_enough(const struct ax_search *s, const frontier *f, const node *next)
+{
+    if (f->hurry > 0)
+        return s->n >= s->by.most + FEW_MORE || (s->n && s->replays > MOST_REPLAYS);
+    return s->n >= s->by.most && next->bound > s->best[0].seconds * (1 + near_share);
+}
+
+/* Takes candidates in the order of their times, until there are `most`. */
+static ax_status take_best(struct ax_search *s, tables *t, frontier *f, int most)
+{
+    const node root = {.depth = 0};
+    AX_TRY(open_node(s, t, &root, f));
+    while (f->n && s->n < most) {
+        const node n = pop(f);
+        if (s->replays > PATIENCE && f->hurry <= 0)
+            hurry(f, hurry_share);
+        if (is_enough(s, f, &n))
+            break;
+        if (n.depth < AX_SEARCH_KEYS) {
+            AX_TRY(open_node(s, t, &n, f));
+            continue;
+        }
+        s->candidates++;
+        enter(s, &n.c, most);
+    }
+    return AX_OK;
+}
+
+/* Replays the best as a whole, and leaves out those that do not fit. */
+static ax_status replay_best(struct ax_search *s)
+{
+    ax_candidate *few = s->best;
+    const int n = s->n;
+    s->n = 0;
+    s->best = NULL;
+    ax_status status = ax_calloc((size_t)ax_max(n, 1), sizeof *s->best, &s->best);
+    for (int i = 0; i < n && status == AX_OK; i++) {
+        status = search_replay(s, &few[i], SEARCH_TIMED, true);
+        if (status == AX_OK && fits(s, &few[i]))
+            enter(s, &few[i], n);
+    }
+    free(few);
+    return status;
+}
+
+/* Replays every candidate with the values of `c` as a whole. */
+static ax_status try_every(struct ax_search *s, tables *t, const ax_candidate *c, int depth)
+{
+    search_values values = t->mine;
+    ax_candidate next = *c;
+    if (depth == AX_SEARCH_KEYS) {
+        s->candidates++;
+        AX_TRY(search_replay(s, &next, SEARCH_TIMED, true));
+        if (fits(s, &next))
+            enter(s, &next, s->by.most);
+        return AX_OK;
+    }
+    AX_TRY(ax_calloc((size_t)s->values_most, sizeof *values.of, &values.of));
+    search_list(s, c, (ax_search_key)depth, &values);
+    ax_status status = AX_OK;
+    for (int i = 0; i < values.n && status == AX_OK; i++) {
+        search_set(s, &next, (ax_search_key)depth, values.of[i]);
+        status = try_every(s, t, &next, depth + 1);
+    }
+    free(values.of);
+    return status;
+}
+
+static ax_status rank(struct ax_search *s, tables *t)
+{
+    const int most = (int)ax_max(s->by.most, WHOLE);
+    const ax_candidate none = {.n_along = 0};
+    frontier f = {.n = 0};
+    AX_TRY(ax_calloc((size_t)most, sizeof *s->best, &s->best));
+    if (s->by.every)
+        return try_every(s, t, &none, 0);
+    ax_status status = take_best(s, t, &f, most);
+    free(f.of);
+    if (status == AX_OK)
+        status = replay_best(s);
+    s->n = (int)ax_min(s->n, s->by.most);
+    return status;
+}
+
+/* ---- if nothing fits ------------------------------------------------------------------------------- */
+
+/* Sets *out to whether a run of `ranks` ranks has a candidate that fits. */
+static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out)
+{
+    *out = false;
+    s->ranks = ranks;
+    ax_comm_destroy(&s->world);
+    AX_TRY(ax_comm_alone_create((int)ranks, &s->world));
+    s->base.ranks = s->world;
+    AX_TRY(search_list_grids(s));
+    free(t->memo.of); /* its candidates have other grids */
+    t->memo = (memo){.n = 0};
+    for (int i = s->n_grids - 1; i >= 0 && !*out; i--) {
+        node n = {.depth = 1};
+        search_set(s, &n.c, AX_SEARCH_GRID, i);
+        AX_TRY(can_fit(s, t, &n, out));
+    }
+    return AX_OK;
+}
+
+/* Sets *out to the smallest number of ranks that would do: a multiple of those of a node, if the run has more
+ * than one node; 0: the machine has too few. */
+static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
+{
+    const int64_t per_node = s->by.machine->ranks_per_node, all = ax_machine_ranks(s->by.machine);
+    const size_t least = s->least;
+    bool do_fit = false;
+    int64_t low = s->by.ranks, high = low;
+    while (!do_fit && high < all) {
+        low = high;
+        high = ax_min(2 * high, all);
+        AX_TRY(enough(s, t, high, &do_fit));
+    }
+    *out = do_fit ? high : 0;
+    const int64_t unit = low >= per_node ? per_node : 1;
+    for (int64_t n = (low / unit + 1) * unit; do_fit && n < *out; n += unit) {
+        bool fewer;
+        AX_TRY(enough(s, t, n, &fewer));
+        if (fewer)
+            *out = n;
+    }
+    s->least = least;
+    return AX_OK;
+}
+
+/* Fails with what is missing. */
+static ax_status fail_small(struct ax_search *s, tables *t)
+{
+    const ax_candidate least = s->least_of;
+    const int64_t host = s->by.machine->host.memory;
+    const bool device = least.memory > s->limit;
+    char need[32], most[32], grid[80], advice[96] = "the machine has too few ranks for this model";
+    int64_t ranks;
+    AX_CHECK(s->least || !*s->refused, AX_ERR_USAGE, "no layout of %d ranks is possible; of one of them: %s",
+             s->by.ranks, s->refused);
+    AX_CHECK(s->least, AX_ERR_USAGE,
+             "no grid of %d ranks is legal for the model, train.global_batch and the keys that are given",
+             s->by.ranks);
+    ax_grid_size_print(least.grid, grid);
+    AX_TRY(find_enough(s, t, &ranks));
+    if (ranks)
+        snprintf(advice, sizeof advice, "the smallest number of ranks that would do is %lld",
+                 (long long)ranks);
+    return ax_fail(AX_ERR_MEMORY,
+                   "no layout of %d ranks fits: the one that needs the least (%s) takes %s of %s but machine "
+                   "%s allows only %s: %s",
+                   s->by.ranks, grid, ax_format_bytes((double)(device ? least.memory : least.host), need),
+                   device ? "device memory" : "host memory of a node", s->by.machine->name,
+                   ax_format_bytes(device ? (double)s->limit : (double)host, most), advice);
+}
+
+/* ---- start ----------------------------------------------------------------------------------------- */
+
+/* Returns true if the blocks are alike, so that a few of them tell the time and memory of all. */
+static bool are_alike(const ax_train_run *run)
+{
+    const ax_model_config *m = &run->inputs.model;
+    const int64_t cache = run->config->train.weight_cache,
+                  sparse = ax_model_config_sparse_blocks(m, m->layers);
+    const int64_t recompute = run->config->train.recompute;
+    return !m->window_layers && !m->low_rank_blocks && !run->inputs.masks &&
+           (sparse == 0 || sparse == m->layers) && cache == 0 && recompute <= 1;
+}
+
+/* Returns true if the key keeps the value that the configuration gives it. */
+static bool is_fixed(const struct ax_search *s, ax_search_key key, const char *name)
+{
+    const ax_config *c = s->run->config;
+    if (key == AX_SEARCH_GRID)
+        return false; /* size by size (search_list_grids) */
+    if (key == AX_SEARCH_RECOMPUTE && c->train.recompute == AX_CONFIG_RECOMPUTE_AUTO)
+        return false;
+    if (key == AX_SEARCH_ORDER)
+        return c->grid.choice ? ax_option_typed(c->set, name) : ax_config_given(c, name);
+    return s->by.axes_only || ax_config_given(c, name);
+}
+
+/* Fills the plan that candidates begin with: all that does not depend on the layout. */
+static ax_status make_base(struct ax_search *s)
+{
+    static const char *const names[AX_SEARCH_KEYS] = {
+#define NAME(ID, key) key,
+        AX_SEARCHED(NAME)
+#undef NAME
+    };
+    const ax_train_run *run = s->run;
+    ax_train_plan *p = &s->base;
+    AX_TRY(ax_comm_alone_create(s->by.ranks, &s->world));
+    p->config = run->config;
+    p->parallel = ax_train_parallel(run->config);
+    p->compute = ax_config_dtype(run->config->train.precision);
+    p->ranks = s->world;
+    AX_TRY(ax_grid_order_parse(run->config->grid.order, &p->order));
+    AX_TRY(ax_offload_resolve(run->config->device, &p->parallel.offload));
+    AX_TRY(ax_threads_share(s->world, (int)run->config->threads, &p->threads));
+    AX_TRY(ax_train_plan_step(run, p));
+    if (!p->options.seq_len)
+        p->options.seq_len = ax_min(ax_model_config_positions(&run->inputs.model), AX_ROW_MOST);
+    s->offloads = p->parallel.offload.update == AX_OFFLOAD_ON_DEVICE;
+    s->alike = are_alike(run);
+    for (int key = 0; key < AX_SEARCH_KEYS; key++)
+        s->fixed[key] = is_fixed(s, (ax_search_key)key, names[key]);
+    AX_TRY(ax_ctx_find_limit(&s->limit));
+    if (!s->limit || s->limit > (size_t)s->by.machine->device.memory)
+        s->limit = (size_t)s->by.machine->device.memory;
+    return s->fixed[AX_SEARCH_OFFLOAD] ? ax_train_check_priced(p) : AX_OK;
+}
+
+/* Searches. */
+static ax_status search(struct ax_search *s)
+{
+    enum { VALUES = 4096 }; /* more than any key but the grid has */
+    tables t = {.memo = {.n = 0}};
+    AX_TRY(ax_machine_check_ranks(s->by.machine, s->by.ranks));
+    AX_TRY(make_base(s));
+    AX_TRY(ax_machine_check_times(s->by.machine, s->base.compute, s->by.ranks));
+    AX_TRY(search_list_grids(s));
+    s->values_most = (int)ax_max(s->n_grids, VALUES);
+    AX_TRY(ax_calloc((size_t)s->values_most, sizeof *t.mine.of, &t.mine.of));
+    ax_status status = ax_calloc((size_t)s->values_most, sizeof *t.other.of, &t.other.of);
+    if (status == AX_OK)
+        status = rank(s, &t);
+    if (status == AX_OK && !s->n)
+        status = fail_small(s, &t);
+    free(t.mine.of);
+    free(t.other.of);
+    free(t.memo.of);
+    return status;
+}
+
+ax_status ax_train_search(ax_train_run *run, const ax_search_options *options, ax_search **out)
+{
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    ax_search *s = *out;
+    s->run = run;
+    s->by = *options;
+    s->ranks = options->ranks;
+    ax_status status = search(s);
+    if (status != AX_OK)
+        ax_search_destroy(out);
+    return status;
+}
+
+ax_status ax_search_create(ax_config *config, const ax_search_options *options, ax_search **out)
+{
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    ax_search *s = *out;
+    s->own = (ax_train_run){.config = config, .purpose = AX_TRAIN_PLANS};
+    s->run = &s->own;
+    s->by = *options;
+    s->ranks = options->ranks;
+    ax_status status = ax_comm_alone_create(1, &s->own.world);
+    if (status == AX_OK)
+        status = ax_train_set_runtime(&s->own);
+    if (status == AX_OK)
+        status = ax_train_open_model(&s->own, &s->own.inputs);
+    if (status == AX_OK)
+        status = search(s);
+    if (status != AX_OK)
+        ax_search_destroy(out);
+    return status;
+}
+
+void ax_search_destroy(ax_search **search)
+{
+    if (!*search)
+        return;
+    ax_search *s = *search;
+    ax_comm_destroy(&s->world);
+    ax_inputs_fini(&s->own.inputs);
+    ax_comm_destroy(&s->own.world);
+    free(s->grid);
+    free(s->best);
+    free(s);
+    *search = NULL;
+}
+
+int ax_search_count(const ax_search *s) { return s->n; }
+const ax_candidate *ax_search_get(const ax_search *s, int i) { return &s->best[i]; }
+int64_t ax_search_ranked(const ax_search *s) { return s->candidates; }
+int64_t ax_search_replays(const ax_search *s) { return s->replays; }

@@ -1,0 +1,35 @@
+/* The long version of test_search.c: 8 and 64 ranks, three models, two machines, and as many open keys as
+ * every candidate can be replayed for in minutes. */
+#include "train/search_test.h"
+
+static void campaign(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "model.family=gpt2 model.layers=5 model.hidden=256 model.heads=8 model.vocab=512 model.seq_len=128 ",
+        "model.family=llama model.layers=6 model.hidden=1024 model.heads=16 model.vocab=2048 "
+        "model.seq_len=512 ",
+        "model.family=mixtral model.layers=4 model.hidden=256 model.heads=8 model.experts=4 model.vocab=512 "
+        "model.seq_len=128 "};
+    static const char *const machines[] = {"frontier", "perlmutter"};
+    static const struct {
+        int ranks;
+        const char *keys;
+    } runs[] = {
+        {64, "train.global_batch=64 train.precision=bf16 train.micro_batch=1 train.recompute=none zero=1 "
+             "grid.y=1 train.weight_cache=0 pipe.slack=0 pipe.postpone=0"},
+        {8, "train.global_batch=8 train.precision=bf16 train.weight_cache=0 pipe.slack=0 pipe.postpone=0"}};
+    for (size_t r = 0; r < AX_COUNT(runs); r++)
+        for (size_t i = 0; i < AX_COUNT(models); i++)
+            for (size_t m = 0; m < AX_COUNT(machines); m++) {
+                char text[1024];
+                snprintf(text, sizeof text, "%s%s", models[i], runs[r].keys);
+                compare_searches(text, machines[m], runs[r].ranks);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(campaign)};
+    return cmocka_run_group_tests_name("train.long_search", tests, run_setup, run_teardown);
+}

@@ -13,7 +13,7 @@ if(AXONN_TESTS AND CMAKE_C_COMPILER_ID STREQUAL "Clang" AND AXONN_SANITIZE MATCH
   endif()
 endif()
 if(AXONN_FUZZ)
-  file(GLOB READER_SOURCES CONFIGURE_DEPENDS src/base/*.c src/ckpt/*.c src/data/*.c src/token/*.c src/config/*.c
+  file(GLOB READER_SOURCES CONFIGURE_DEPENDS src/base/*.c src/ckpt/*.c src/data/*.c src/token/*.c src/token/jinja/*.c src/config/*.c
     src/infer/adapter.c src/infer/pretrained.c src/train/state.c src/grid/*.c src/model/*.c src/tensor/layout.c src/trace/*.c)
   set(READER_OPTIONS -fsanitize=fuzzer-no-link)
   # scripts/fuzz-coverage.sh: which lines of these files the harnesses run.

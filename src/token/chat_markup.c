@@ -3,8 +3,9 @@
  * and others that are text, such as runs of spaces or HTML. So sample conversations are written: what the
  * template itself writes in them is its markup, unless it is white space. An answer may contain the tokens
  * that the template writes within answers, since a model's answers have them, but none that separates turns.
- * Some templates read calls only in one of the forms that data sets have, so all are tried. Of a template
- * that refuses a sample, all tokens that stand in its strings are markup. */
+ * Some templates read calls only in one of the forms that data sets have, so all are tried. What a template
+ * writes in branches that no sample reaches is markup too, if it has the form of markup; answers may contain
+ * it. Of a template that refuses a sample, all tokens that stand in its strings are markup. */
 #include "chat_templates.h"
 #include "token/tok.h"
 
@@ -176,6 +177,13 @@ static ax_status write_forms(finder *f, const struct sample *s)
     return AX_OK;
 }
 
+/* Returns true if a token has the form of markup: <...> or [...]. */
+static bool looks_like_markup(const tok_added *a)
+{
+    const char first = a->size > 2 ? a->content[0] : 0, last = a->size > 2 ? a->content[a->size - 1] : 0;
+    return (first == '<' && last == '>') || (first == '[' && last == ']');
+}
+
 static ax_status find_tokens(ax_chat *chat, finder *f)
 {
     const ax_tokenizer *tok = chat->tok;
@@ -187,6 +195,8 @@ static ax_status find_tokens(ax_chat *chat, finder *f)
         const tok_added *a = &tok->added[k];
         if (!f->where[k] && f->refused && chat_jinja_has(chat->own, a->content, a->size))
             f->where[k] = BETWEEN;
+        else if (!f->where[k] && looks_like_markup(a) && chat_jinja_writes(chat->own, a->content, a->size))
+            f->where[k] = ELSEWHERE;
         if (f->where[k] && !a->special && !is_space(a))
             AX_TRY(ax_ids_add(&chat->guarded[is_said(a, f->where[k])], &a->id, 1));
     }

@@ -640,6 +640,11 @@ void chat_jinja_destroy(chat_jinja **jinja)
     *jinja = NULL;
 }
 
+bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size)
+{
+    return ax_jinja_writes(own->text, text, size) || (own->tools && ax_jinja_writes(own->tools, text, size));
+}
+
 bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size)
 {
     return ax_jinja_has(own->text, text, size) || (own->tools && ax_jinja_has(own->tools, text, size));

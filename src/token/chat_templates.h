@@ -152,6 +152,8 @@ int32_t chat_jinja_end(const chat_jinja *own);
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
 /* Returns true if a string of the template contains these bytes. */
 bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size);
+/* As ax_jinja_writes. */
+bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size);
 /* As ax_chat_date. */
 int64_t chat_jinja_date(const chat_jinja *own, bool *fixed);
 /* Appends the phrase of ax_chat_origin. `name`: of the text, where the tokenizer has several; or NULL. */

@@ -426,6 +426,22 @@ static void calls_are_markup_in_each_form(void **state)
                   strict, AX_COUNT(strict));
 }
 
+/* Tokens that the template writes only where no sample comes are markup if they look like it, but not those
+ * that it compares with or searches. */
+static void unreached_tokens_are_markup(void **state)
+{
+    static const counted want[] = {
+        {"<watch>", 0, {0, 0, 1}}, {"[DOC]", 0, {0, 0, 1}},  {"<set>", 0, {0, 0, 1}},
+        {"<call>", 0, {0, 0, 1}},  {"<data>", 0, {0, 0, 1}}, {"<only>", 0, {0, 1, 1}},
+        {"<split>", 0, {0, 1, 1}}, {"<b>", 0, {0, 1, 1}},    {"watcher", 0, {0, 1, 1}}};
+    expect_tokens(*state,
+                  "{% macro write(x) %}{{ '<call>' if x else '' }}{% endmacro %}{% for m in messages %}"
+                  "{% if m.role == 'watcher' %}{{ '<watch>' ~ m.content }}{% set x = '<set>' %}<data>"
+                  "{% elif m.role == '<only>' and m.content.split('<split>') | length > 1 %}"
+                  "{{ 'watcher' }}{% elif documents %}{{ '[DOC]' }}{% endif %}" TURN "{% endfor %}" PROMPT,
+                  want, AX_COUNT(want));
+}
+
 /* Templates by name are saved with a tokenizer, where transformers reads them; those of files count. */
 static void named_templates_are_saved(void **state)
 {
@@ -478,6 +494,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(named_templates_are_saved, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
                                         files_teardown),
+        cmocka_unit_test_setup_teardown(unreached_tokens_are_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(calls_are_markup_in_each_form, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -330,6 +330,13 @@ node *parse_arguments(parser *p);
 /* Parses filters behind `input`; `started`: the first one without its bar. */
 node *parse_filters(parser *p, node *input, bool started);
 
+/* ---- body.c --------------------------------------------------------------------------------------- */
+
+/* Returns true if statements can write text. What prints raise_exception(...) does not. */
+bool can_write(const node *body);
+/* Returns what ends a search, or NULL: once it is false, the body of the loop does nothing. */
+const node *find_until(const node *body, const node *target);
+
 /* ---- string.c -------------------------------------------------------------------------------------- */
 
 jstr *js_new(jx *e, const char *data, size_t n, int32_t from); /* does not copy */

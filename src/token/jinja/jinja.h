@@ -30,6 +30,9 @@ void ax_jinja_destroy(ax_jinja **template);
 bool ax_jinja_marks(const ax_jinja *template);
 /* Returns true if a text that the template writes as it is, or a string in it, contains these bytes. */
 bool ax_jinja_has(const ax_jinja *template, const char *text, size_t size);
+/* Returns true if a text that the template can write, in a branch that conversations may never reach,
+ * contains these bytes. Strings that it only compares with, or searches, do not count. */
+bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size);
 /* Returns true if the template asks for the date (strftime_now). */
 bool ax_jinja_asks_date(const ax_jinja *template);
 

@@ -3,17 +3,19 @@
 
   efficiency  validation loss after each epoch, on 1 to 8 ranks: equal work gives equal curves
   memory      bytes of weights, gradients and optimizer state beside their closed form; planned and measured memory of a rank
-  time        seconds per step on four emulated hosts of two ranks (scripts/hosts.sh; needs root), and of an epoch
+  time        seconds per step and per epoch: on two ranks of this machine, and on four emulated hosts of two ranks
+              (scripts/hosts.sh; needs root)
   all         these three
 
 Modes of axonn are the rows of its strategies, ZeRO and pipelines; those of PyTorch (bench/peers/torch_parallel.py) need
 --torch PYTHON, a Python with torch, numpy, safetensors and PyYAML. Results are in DIR/survey.json, tables are printed as
-markdown. A survey that was stopped goes on where it was; DIR belongs to one commit of axonn. A mode that fails has the last
-line of its error in its place, and the survey goes on.
+markdown. A survey that was stopped goes on where it was; DIR belongs to one version of axonn and of PyTorch, and to one text.
+A mode that fails has the last line of its error in its place, and the survey goes on.
 Usage:  python3 bench/survey.py all --dir survey --torch venv/bin/python [--modes ddp,fsdp,torch-ddp] [--quick]
 """
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -27,25 +29,27 @@ PEER = ROOT / "bench" / "peers" / "torch_parallel.py"
 PARTS = ["efficiency", "memory", "time"]
 
 
-def pipeline(schedule):
-    return lambda n: [f"grid.pipe={n}", f"pipe.schedule={schedule}"] if n > 1 else None
+def pipeline(schedule, most):
+    """Pipelines of at most `most` stages: the models have 4 and 12 blocks. Rows of a step are divided among pipelines."""
+    return lambda n: [f"grid.pipe={min(n, most)}", f"grid.data={n // min(n, most)}", f"pipe.schedule={schedule}"]
 
 
-# Modes of axonn: the words for n ranks; None: the mode cannot use n ranks.
+# Modes of axonn: the words for n ranks, or a text: why the mode cannot use n ranks.
 AXONN = {
     "ddp": lambda n: ["strategy=ddp", f"grid.data={n}"],
     "zero1": lambda n: ["strategy=ddp", f"grid.data={n}", "zero=1"],
     "zero2": lambda n: ["strategy=ddp", f"grid.data={n}", "zero=2"],
     "zero3": lambda n: ["strategy=ddp", f"grid.data={n}", "zero=3"],
     "fsdp": lambda n: ["strategy=fsdp", f"grid.z={n}"],
-    "hsdp": lambda n: ["strategy=hsdp", "grid.z=2", f"grid.data={n // 2}"] if n > 2 else None,
+    "hsdp": lambda n: ["strategy=hsdp", "grid.z=2", f"grid.data={n // 2}"] if n > 2 else "needs 4 ranks",
     "megatron": lambda n: ["strategy=megatron", f"grid.x={n}"],
-    # the fastest grids of `bench/hosts.py grids`: of its wide model on 8 ranks, and their like on fewer
-    "axonn": lambda n: {4: ["grid.x=2", "grid.z=2"], 8: ["grid.x=4", "grid.data=2"]}.get(n),
-    "message": pipeline("message"), "1f1b": pipeline("1f1b"), "gpipe": pipeline("gpipe"),
-    "interleaved": lambda n: ["grid.pipe=2", "pipe.schedule=interleaved"] if n == 2 else None,
+    # the fastest grid of `bench/hosts.py grids` for its wide model; for its deep model ddp is the fastest
+    "axonn": lambda n: {4: ["grid.x=2", "grid.z=2"], 8: ["grid.x=4", "grid.data=2"]}.get(n, "is another mode on 2 ranks"),
+    "message": pipeline("message", 4), "1f1b": pipeline("1f1b", 4), "gpipe": pipeline("gpipe", 4),
+    "interleaved": pipeline("interleaved", 2),
 }
 TORCH = {"torch-" + name: name for name in ("ddp", "zero1", "fsdp", "hsdp", "tensor")}
+PEERS = {"ddp": "torch-ddp", "zero1": "torch-zero1", "fsdp": "torch-fsdp", "hsdp": "torch-hsdp", "megatron": "torch-tensor"}
 MODES = ["one", *AXONN, *TORCH]
 RANKS = [2, 4, 8]
 EFFICIENCY = "{family: gpt2, layers: 4, hidden: 128, heads: 8, vocab: 2048, seq_len: 128}"
@@ -73,17 +77,36 @@ def rows_of(directory):
     return [json.loads(line) for line in open(directory / "metrics.jsonl")]
 
 
+def sizes_of(words):
+    return dict(word.split("=") for word in map(str, words) if "=" in word)
+
+
 def micro(mode, n, batch, words):
     """Returns the rows of a micro-batch: pipelines have twice as many micro-batches as stages."""
-    if mode in AXONN and "grid.pipe" in words[0]:
+    sizes = sizes_of(words)
+    if "grid.pipe" in sizes:
         return max(1, batch // (2 * n))
-    return batch // divided(words)
+    return batch // (int(sizes.get("grid.z", 1)) * int(sizes.get("grid.data", 1)))
 
 
-def divided(words):
-    """Returns on how many ranks these words divide the rows of a step."""
-    sizes = dict(word.split("=") for word in words if "=" in str(word))
-    return int(sizes.get("grid.z", 1)) * int(sizes.get("grid.data", 1))
+def words_of(mode, n):
+    return ["grid.data=1"] if mode == "one" else AXONN[mode](n)
+
+
+def bubble(mode, n, batch):
+    """Returns the share of a step that stages of a pipeline wait, if all tasks take equally long; None: no pipeline."""
+    sizes = sizes_of(words_of(mode, n)) if mode in AXONN else {}
+    if "grid.pipe" not in sizes:
+        return None
+    stages, chunks = int(sizes["grid.pipe"]), 2 if mode == "interleaved" else 1
+    tasks = batch // int(sizes["grid.data"]) // micro(mode, n, batch, words_of(mode, n)) * chunks
+    return (stages - 1) / (tasks + stages - 1)
+
+
+def ratio(values, base):
+    """Returns the text of a ratio of figures that were taken in turns: its median and range."""
+    got = sorted(b / v for v, b in zip(values, base, strict=True))
+    return f"{statistics.median(got):.2f} [{got[0]:.2f}, {got[-1]:.2f}]"
 
 
 class Survey:
@@ -91,11 +114,17 @@ class Survey:
         self.args, self.dir = args, args.dir.resolve()
         self.dir.mkdir(parents=True, exist_ok=True)
         self.file = self.dir / "survey.json"
-        about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick}
-        self.results = json.loads(self.file.read_text()) if self.file.exists() else {"about": about}
-        if self.results["about"] != about:
-            sys.exit(f"{self.file} is of another survey ({self.results['about']}, not {about}): give another --dir, or delete it")
         self.prepare()
+        about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "models": [EFFICIENCY, MEMORY, TIME],
+                 "text": [hashlib.sha256((self.dir / name).read_bytes()).hexdigest() for name in ("train.tok", "valid.tok")]}
+        if args.torch:
+            about["torch"] = run([args.torch, "-c", "import torch; print(torch.__version__)"]).strip()
+        about = json.loads(json.dumps(about))
+        self.results = json.loads(self.file.read_text()) if self.file.exists() else {"about": about}
+        before = self.results["about"]
+        for key, value in about.items():
+            if before.setdefault(key, value) != value:
+                sys.exit(f"{self.file} is a survey of another {key} ({before.get(key)}, not {value}): give another --dir, or delete it")
 
     def keep(self, part, name, make):
         """Returns the result `name` of a part; makes it if the file lacks it."""
@@ -130,13 +159,22 @@ class Survey:
             "optim: {lr: 1e-3, warmup: 10}\nthreads: 1\n")
         return path
 
-    def modes(self, names, n):
-        """Yields the modes that can use n ranks, and says which cannot."""
-        for name in names:
-            if name == "one" or (name in AXONN and AXONN[name](n) is None) or (name == "torch-hsdp" and n < 4):
-                continue
-            if name not in TORCH or self.args.torch:
-                yield name
+    def modes(self, n):
+        """Returns the modes that can use n ranks."""
+        return [name for name in self.args.modes if (name not in TORCH or self.args.torch) and not self.unusable(name, n)]
+
+    @staticmethod
+    def unusable(name, n):
+        """Returns why a mode cannot use n ranks, or an empty text."""
+        if name == "torch-hsdp":
+            return "needs 4 ranks" if n < 4 else ""
+        words = AXONN[name](n) if name in AXONN else []
+        return words if isinstance(words, str) else ""
+
+    def print_unusable(self, n):
+        lines = [f"{name} {self.unusable(name, n)}" for name in self.args.modes if self.unusable(name, n)]
+        if lines:
+            print(f"\nNot on {n} ranks: {'; '.join(lines)}.")
 
     def initial(self, config):
         """Returns a checkpoint with the initial weights of a configuration: a step with a learning rate of 0."""
@@ -156,7 +194,7 @@ class Survey:
     def train(self, config, mode, n, batch, hosts=None):
         """Trains in a mode on n ranks, here or on `hosts` ranks of each emulated host; returns the run's directory."""
         if mode not in TORCH:
-            words = ["grid.data=1"] if mode == "one" else AXONN[mode](n)
+            words = words_of(mode, n)
             launch = [HOSTS, "run", hosts] if hosts else []
             return self.axonn(config, mode, n, words + ([] if hosts or n == 1 else ["--ranks", n]), batch, launch)
         like, directory = self.dir / "runs" / f"{config.stem}-one-1", self.dir / "runs" / f"{config.stem}-{mode}-{n}"
@@ -194,7 +232,7 @@ class Survey:
             return
         self.line("one", 1, [f"{x:.6f}" for x in one["loss"]], "")
         for n in ranks:
-            for mode in self.modes(self.args.modes, n):
+            for mode in self.modes(n):
                 got = self.keep("efficiency", f"{mode} {n}", lambda mode=mode, n=n: losses(mode, n))
                 if "failed" in got:
                     self.line(mode, n, [got["failed"]], "")
@@ -205,6 +243,8 @@ class Survey:
                 off = max(abs(a / b - 1) for a, b in zip(got["loss"], one["loss"], strict=True))
                 bound = 1e-4 if mode in TORCH else 1e-5
                 self.line(mode, n, [f"{x:.6f}" for x in got["loss"]], f"{off:.1e}" + ("" if off <= bound else f", more than {bound:g}"))
+        for n in ranks:
+            self.print_unusable(n)
 
     @staticmethod
     def line(mode, n, values, last):
@@ -234,7 +274,7 @@ class Survey:
         def bytes_of(mode, n):
             result = {}
             if mode not in TORCH:
-                words = ["grid.data=1"] if mode == "one" else AXONN[mode](n)
+                words = words_of(mode, n)
                 plan = json.loads(run([self.args.axonn, "plan", config, *words, f"train.micro_batch={micro(mode, n, batch, words)}",
                                        "--json"]))
                 stage = max(plan["stages"], key=lambda s: s["memory"])
@@ -244,7 +284,7 @@ class Survey:
             result["measured"] = max(r["mem_bytes"] for r in rows if "mem_bytes" in r) - rows[0]["mem_baseline"]
             return result
 
-        cases = [("one", 1)] + [(mode, n) for n in ranks for mode in self.modes(self.args.modes, n)]
+        cases = [("one", 1)] + [(mode, n) for n in ranks for mode in self.modes(n)]
         print("\n## Memory of a rank, MiB\n\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured | of the plan | "
               "of ddp |\n|---|---|---|---|---|---|---|---|---|---|")
         for mode, n in cases:
@@ -268,14 +308,33 @@ class Survey:
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def time(self):
-        """On emulated hosts. Rounds are interleaved: each round is one result, which has a figure of each mode."""
+        """Rounds are interleaved: a result is a figure of one mode in one round."""
+        self.time_here()
+        self.time_on_hosts()
+
+    def time_here(self):
+        rounds, steps, n = (1, 4, 2) if self.args.quick else (5, 6, 2)
+        modes = [mode for mode in self.modes(n) if mode in PEERS or mode in PEERS.values()]
+        precisions = ("fp32", "bf16")
+        shape, batch = TIME["wide"]
+        for turn in range(rounds):
+            for precision in precisions:
+                config = self.config(f"here-{precision}", shape, batch, steps, precision=precision)
+                for mode in modes:
+                    self.keep("time", f"here {precision} {mode} {turn}",
+                              lambda mode=mode, config=config: self.seconds(config, mode, n, batch, None))
+        for precision in precisions:
+            self.print_times("here", precision, modes, rounds, n, batch, f"{precision}, {n} ranks of this machine, one thread each")
+        self.print_unusable(n)
+
+    def time_on_hosts(self):
         reason = subprocess.run([HOSTS, "usable"], capture_output=True, text=True)
         if reason.returncode:
-            print(f"\n## Time\n\nnot measured: {reason.stderr.strip()}")
+            print(f"\nTime on emulated hosts is not measured: {reason.stderr.strip()}")
             return
         if "axhost" in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout:
             sys.exit("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
-        rounds, steps = (1, 4) if self.args.quick else (5, 5)
+        rounds, steps, n = (1, 4, 8) if self.args.quick else (5, 5, 8)
         cases = [(model, precision) for model in TIME for precision in ("fp32", "bf16")]
         try:
             run([HOSTS, "up", 4])
@@ -283,36 +342,38 @@ class Survey:
                 for model, precision in cases:
                     shape, batch = TIME[model]
                     config = self.config(f"{model}-{precision}", shape, batch, steps, precision=precision)
-                    for mode in self.modes(self.args.modes, 8):
+                    for mode in self.modes(n):
                         self.keep("time", f"{model} {precision} {mode} {turn}",
-                                  lambda mode=mode, config=config, batch=batch: self.seconds(config, mode, batch))
+                                  lambda mode=mode, config=config, batch=batch: self.seconds(config, mode, n, batch, 2))
         finally:
             run([HOSTS, "down"])
         for model, precision in cases:
-            self.print_times(model, precision, rounds)
+            self.print_times(model, precision, self.modes(n), rounds, n, TIME[model][1],
+                             f"{model} model, {precision}, {n} ranks on four emulated hosts, 1 Gbit/s")
 
-    def seconds(self, config, mode, batch):
-        rows = rows_of(self.train(config, mode, 8, batch, hosts=2))
+    def seconds(self, config, mode, n, batch, hosts):
+        rows = rows_of(self.train(config, mode, n, batch, hosts=hosts))
         steps = [r for r in rows if r.get("step", 0) > 2 and "step_ms" in r]
         middle = {key: statistics.median(r.get(key, 0) for r in steps) for key in ("step_ms", "comm_exposed_ms", "pipe_wait_ms")}
         return middle | {"evaluation": sum(r["seconds"] for r in rows if "eval_loss" in r)}
 
-    def print_times(self, model, precision, rounds):
-        base = None
-        print(f"\n## Time of a step, {model}, {precision}, 8 ranks on four hosts, seconds\n\n"
-              "| mode | median [range] | of ddp | communication exposed | waiting for stages | 100 steps and an evaluation |\n|---|---|---|---|---|---|")
-        for mode in self.modes(self.args.modes, 8):
-            got = [self.results["time"][f"{model} {precision} {mode} {turn}"] for turn in range(rounds)]
-            bad = next((g["failed"] for g in got if "failed" in g), None)
-            if bad:
-                print(f"| {mode} | {bad} |||||")
+    def print_times(self, model, precision, modes, rounds, n, batch, title):
+        got = {mode: [self.results["time"][f"{model} {precision} {mode} {turn}"] for turn in range(rounds)] for mode in modes}
+        steps = {mode: [g["step_ms"] for g in of] for mode, of in got.items() if not any("failed" in g for g in of)}
+        print(f"\n## Time of a step: {title}\n\n| mode | seconds: median [range] | times as fast as ddp | as PyTorch's | communication exposed "
+              "| stages wait, closed form | epoch of 100 steps and an evaluation |\n|---|---|---|---|---|---|---|")
+        for mode in modes:
+            if mode not in steps:
+                print(f"| {mode} | {next(g['failed'] for g in got[mode] if 'failed' in g)} ||||||")
                 continue
-            step, exposed, wait, evaluation = (statistics.median(g[key] for g in got) for key in
+            ms = steps[mode]
+            step, exposed, wait, evaluation = (statistics.median(g[key] for g in got[mode]) for key in
                                                ("step_ms", "comm_exposed_ms", "pipe_wait_ms", "evaluation"))
-            base = step if mode == "ddp" else base
-            print(f"| {mode} | {step / 1e3:.3f} [{min(g['step_ms'] for g in got) / 1e3:.3f}, {max(g['step_ms'] for g in got) / 1e3:.3f}] | "
-                  f"{f'{step / base:.2f}' if base else ''} | {f'{exposed / step:.0%}' if exposed else ''} | {f'{wait / step:.0%}' if wait else ''} | "
-                  f"{step / 10 + evaluation:.1f} |", flush=True)
+            share = bubble(mode, n, batch)
+            print(f"| {mode} | {step / 1e3:.3f} [{min(ms) / 1e3:.3f}, {max(ms) / 1e3:.3f}] | "
+                  f"{ratio(ms, steps['ddp']) if 'ddp' in steps else ''} | {ratio(ms, steps[PEERS[mode]]) if PEERS.get(mode) in steps else ''} | "
+                  f"{f'{exposed / step:.0%}' if exposed else ''} | {'' if share is None else f'{wait / step:.0%}, {share:.0%}'} | "
+                  f"{step / 10 + evaluation:.1f} s |", flush=True)
 
 
 def main():

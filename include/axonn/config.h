@@ -69,9 +69,15 @@ ax_config_resume ax_config_resumes(size_t row);
  */
 const ax_option_synonym *ax_config_synonyms(size_t *count);
 
-/* The purpose for which a configuration is loaded: to train, or to measure speed. Measuring does not require
- * the key data.train. */
-typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_config_use;
+/* The purpose for which a configuration is loaded: to train; to measure speed; to plan; or to search for a
+ * layout, which planning does too with grid: auto. All but training do without the key data.train. A search
+ * chooses train.micro_batch and train.recompute if they are not given, so their defaults break no rule. */
+typedef enum ax_config_use {
+    AX_CONFIG_TO_TRAIN,
+    AX_CONFIG_TO_MEASURE,
+    AX_CONFIG_TO_PLAN,
+    AX_CONFIG_TO_SEARCH
+} ax_config_use;
 
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks each value and the rules
  * over several keys. Overwrites *cfg, which must keep its address afterwards, because cfg->set points to it.

@@ -29,20 +29,20 @@ static ax_status add_word(ax_buf *out, const char *word)
     return ax_buf_printf(out, "'");
 }
 
-/* Returns true if one of the words gives the key of `argument`, KEY=VALUE, or the group that it is in. */
+/* Returns true if one of the words gives the key of `argument`, KEY=VALUE, or all sizes of the grid in place
+ * of grid=auto or grid={…}. */
 static bool gives(const char *words, const char *argument)
 {
-    const size_t key = strcspn(argument, "="), group = strcspn(argument, ".=");
-    for (const char *w = words; *w; w += strcspn(w, " "), w += *w == ' ')
-        if ((!strncmp(w, argument, key) && w[key] == '=') ||
-            (group == key && !strncmp(w, argument, key) && w[key] == '.'))
-            return true;
-    return false;
+    const size_t key = strcspn(argument, "=");
+    bool found = !strncmp(argument, "grid=", key + 1);
+    for (const char *w = words; *w && !found; w += strcspn(w, " "), w += *w == ' ')
+        found = !strncmp(w, argument, key) && w[key] == '=';
+    return found;
 }
 
 /* Makes the command that trains with the keys `words`: those of the plan, where the search gave no others. */
-static ax_status make_command(const cli_plan_search *how, const ax_search_options *by, const char *words,
-                              ax_buf *out)
+static ax_status make_command(const cli_plan_search *how, const ax_config *config,
+                              const ax_search_options *by, const char *words, ax_buf *out)
 {
     const ax_strings *given = &how->args->overrides;
     AX_TRY(ax_buf_printf(out, "axonn train"));
@@ -51,6 +51,8 @@ static ax_status make_command(const cli_plan_search *how, const ax_search_option
     for (size_t i = 0; i < given->count; i++)
         if (!gives(words, given->items[i]))
             AX_TRY(add_word(out, given->items[i]));
+    if (ax_option_typed(config->set, "grid.order") && !strstr(out->data, " grid.order="))
+        AX_TRY(ax_buf_printf(out, " grid.order=%s", config->grid.order)); /* it was in grid={…} */
     return ax_buf_printf(out, " %s", words);
 }
 
@@ -141,21 +143,30 @@ static ax_status explain(ax_search *search)
     return AX_OK;
 }
 
+/* Returns how long the first takes for the tokens that the user asked about; 0: for none. */
+static double seconds_of_all(const ax_search *search, const ax_config *config, const cli_plan_search *how)
+{
+    const double tokens = (double)config->train.global_batch * (double)config->model.seq_len;
+    return tokens > 0 ? (double)how->tokens / tokens * ax_search_get(search, 0)->seconds : 0;
+}
+
 static ax_status print_text(ax_search *search, const ax_config *config, const ax_search_options *by,
                             const cli_plan_search *how, const char *command)
 {
-    const double seconds = ax_search_get(search, 0)->seconds,
-                 tokens = (double)config->train.global_batch * (double)config->model.seq_len;
+    const double all = seconds_of_all(search, config, how);
     char text[32];
-    printf("%s: the best of %d ranks on %s; step: time of a step; waits: of that, for collectives; memory: "
+    printf("%s: the best layouts; ranks: %d, on %s; step: time of a step; waits: of that, for collectives; "
+           "memory: "
            "of a rank\n",
            how->args->path, by->ranks, by->machine->name);
     AX_TRY(print_table(search, how->explain ? (int)ax_max(how->top, RIVALS + 1) : how->top));
+    if (ax_search_count(search) < how->top)
+        printf("the search found no more that fit and that the description tells apart, or ended before it "
+               "did\n");
     if (how->explain)
         AX_TRY(explain(search));
-    if (how->tokens && tokens > 0)
-        printf("%lld tokens: %s\n", (long long)how->tokens,
-               ax_format_seconds((double)how->tokens / tokens * seconds, text));
+    if (all > 0)
+        printf("%lld tokens: %s\n", (long long)how->tokens, ax_format_seconds(all, text));
     printf("%s\n", command);
     return AX_OK;
 }
@@ -194,15 +205,18 @@ static ax_status sent_json(ax_search *search, json_t *out)
     return AX_OK;
 }
 
-static ax_status print_json(ax_search *search, const ax_search_options *by, const cli_plan_search *how,
-                            const char *command)
+static ax_status print_json(ax_search *search, const ax_config *config, const ax_search_options *by,
+                            const cli_plan_search *how, const char *command)
 {
+    const double all = seconds_of_all(search, config, how);
     json_t *list = json_array();
     for (int i = 0; i < ax_search_count(search) && i < how->top && list; i++)
         json_array_append_new(list, candidate_json(search, ax_search_get(search, i)));
     json_t *json = json_pack("{s:s, s:i, s:I, s:I, s:o, s:s}", "machine", by->machine->name, "ranks",
                              by->ranks, "ranked", (json_int_t)ax_search_ranked(search), "replays",
                              (json_int_t)ax_search_replays(search), "best", list, "command", command);
+    if (json && all > 0)
+        json_object_set_new(json, "seconds", cli_json_number(all));
     ax_status status = how->explain && json ? sent_json(search, json) : AX_OK;
     if (status == AX_OK)
         return cli_print_json(json);
@@ -217,9 +231,9 @@ ax_status cli_search_layout(ax_config *config, const ax_search_options *options,
     AX_TRY(ax_search_create(config, options, &search));
     ax_status status = ax_search_words(search, ax_search_get(search, 0), &words);
     if (status == AX_OK)
-        status = make_command(how, options, words.data, &command);
+        status = make_command(how, config, options, words.data, &command);
     if (status == AX_OK)
-        status = how->json ? print_json(search, options, how, command.data)
+        status = how->json ? print_json(search, config, options, how, command.data)
                            : print_text(search, config, options, how, command.data);
     ax_buf_fini(&words);
     ax_buf_fini(&command);

@@ -7,7 +7,6 @@
 
 typedef struct cli_plan_search {
     const cli_config_args *args; /* of the verb, for the command that runs the best */
-    const char *machine;         /* --machine, or NULL */
     int top;                     /* rows of the table */
     int64_t tokens;              /* --tokens */
     bool explain, json;

@@ -454,8 +454,7 @@ static ax_status search(ax_config *config, const args *a, const ax_machine *mach
 {
     const ax_search_options by = {machine, (int)a->common.launch.ranks,
                                   .most = (int)ax_max(a->top, a->explain ? 4 : 1)};
-    const cli_plan_search how = {&a->common, a->machine, (int)ax_max(a->top, 1),
-                                 a->tokens,  a->explain, a->json};
+    const cli_plan_search how = {&a->common, (int)ax_max(a->top, 1), a->tokens, a->explain, a->json};
     if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
         ax_log_set_level(AX_LOG_ERROR); /* what one candidate warns of is no matter of the others */
     return cli_search_layout(config, &by, &how);
@@ -481,7 +480,7 @@ static ax_status run(const void *raw)
     ax_machine *machine = NULL;
     ax_config config;
     int64_t ranks = a->common.launch.ranks;
-    ax_status status = cli_config_open(&a->common, AX_CONFIG_TO_MEASURE, &config);
+    ax_status status = cli_config_open(&a->common, a->top ? AX_CONFIG_TO_SEARCH : AX_CONFIG_TO_PLAN, &config);
     const bool searches = status == AX_OK && (a->top || config.grid.choice);
     if (status == AX_OK && !ranks)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));

@@ -71,9 +71,8 @@ static ax_status search(ax_train_run *run, ax_buf *words)
     ax_status status = ax_train_search(run, &options, &found);
     if (status == AX_OK) {
         status = ax_search_words(found, ax_search_get(found, 0), words);
-        ax_log(AX_LOG_INFO, "grid: auto chose %s: %s a step on %s, of %lld layouts", words->data,
-               ax_format_seconds(ax_search_get(found, 0)->seconds, text), machine->name,
-               (long long)ax_search_ranked(found));
+        ax_log(AX_LOG_INFO, "grid: auto chose %s: %s a step on %s", words->data,
+               ax_format_seconds(ax_search_get(found, 0)->seconds, text), machine->name);
         ax_search_destroy(&found);
     }
     ax_machine_close(&machine);

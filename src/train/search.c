@@ -304,6 +304,13 @@ static bool is_enough(const struct ax_search *s, const frontier *f, const node *
     return s->n >= s->by.most && next->bound > s->best[0].seconds * (1 + near_share);
 }
 
+/* Fails if a signal has come that the program does not end by. */
+static ax_status check_signal(void)
+{
+    return ax_signal_pending() ? ax_fail(AX_ERR_SIGNAL, "the search for a layout was stopped by a signal")
+                               : AX_OK;
+}
+
 /* Takes candidates in the order of their times, until there are `most`. */
 static ax_status take_best(struct ax_search *s, tables *t, frontier *f, int most)
 {
@@ -315,6 +322,7 @@ static ax_status take_best(struct ax_search *s, tables *t, frontier *f, int most
             hurry(f, hurry_share);
         if (is_enough(s, f, &n))
             break;
+        AX_TRY(check_signal());
         if (n.depth < AX_SEARCH_KEYS) {
             AX_TRY(open_node(s, t, &n, f));
             continue;
@@ -383,10 +391,21 @@ static ax_status rank(struct ax_search *s, tables *t)
 
 /* ---- if nothing fits ------------------------------------------------------------------------------- */
 
-/* Sets *out to whether a run of `ranks` ranks has a candidate that fits. */
-static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out)
+/* Returns the bytes that a rank needs at least if the weights, in the compute dtype, are divided evenly. */
+static double least_share(const struct ax_search *s, int64_t ranks)
+{
+    int64_t parameters, matmul;
+    ax_model_config_params(&s->run->inputs.model, &parameters, &matmul);
+    return (double)parameters * (double)ax_dtype_size(s->base.compute) / (double)ranks;
+}
+
+/* Sets *out to whether a run of `ranks` ranks has a candidate that fits, as far as is known once s->replays
+ * reaches `patience`. */
+static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, int64_t patience, bool *out)
 {
     *out = false;
+    if (least_share(s, ranks) > (double)s->limit)
+        return AX_OK;
     s->ranks = ranks;
     ax_comm_destroy(&s->world);
     AX_TRY(ax_comm_alone_create((int)ranks, &s->world));
@@ -394,37 +413,75 @@ static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out
     AX_TRY(search_list_grids(s));
     free(t->memo.of); /* its candidates have other grids */
     t->memo = (memo){.n = 0};
-    for (int i = s->n_grids - 1; i >= 0 && !*out; i--) {
+    for (int i = s->n_grids - 1; i >= 0 && !*out && s->replays < patience; i--) {
         node n = {.depth = 1};
         search_set(s, &n.c, AX_SEARCH_GRID, i);
+        AX_TRY(check_signal());
         AX_TRY(can_fit(s, t, &n, out));
+        if (*out && complete(s, t, 1, true, &n.c)) { /* all stages, where that was of the first */
+            AX_TRY(replay_once(s, t, SEARCH_MEMORY, &n.c));
+            *out = fits(s, &n.c);
+        }
     }
     return AX_OK;
 }
 
-/* Sets *out to the smallest number of ranks that would do: a multiple of those of a node, if the run has more
- * than one node; 0: the machine has too few. */
+enum { ENOUGH_REPLAYS = 1000 };
+
+/* Sets *out to a number of ranks that would do, the smallest if more ranks never need more memory each: a
+ * multiple of those of a node, if the run has more than one node; 0: the machine has too few, or none was
+ * found with ENOUGH_REPLAYS replays. */
 static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
 {
     const int64_t per_node = s->by.machine->ranks_per_node, all = ax_machine_ranks(s->by.machine);
     const size_t least = s->least;
+    const int64_t patience = s->replays + ENOUGH_REPLAYS;
     bool do_fit = false;
     int64_t low = s->by.ranks, high = low;
-    while (!do_fit && high < all) {
+    *out = 0;
+    while (!do_fit && high < all && s->replays < patience) {
         low = high;
         high = ax_min(2 * high, all);
-        AX_TRY(enough(s, t, high, &do_fit));
+        AX_TRY(enough(s, t, high, patience, &do_fit));
     }
     *out = do_fit ? high : 0;
     const int64_t unit = low >= per_node ? per_node : 1;
-    for (int64_t n = (low / unit + 1) * unit; do_fit && n < *out; n += unit) {
+    while (do_fit && *out - low > unit) {
+        const int64_t middle = (low + *out) / 2 / unit * unit;
         bool fewer;
-        AX_TRY(enough(s, t, n, &fewer));
-        if (fewer)
-            *out = n;
+        if (middle <= low)
+            break;
+        AX_TRY(enough(s, t, middle, patience, &fewer));
+        *(fewer ? out : &low) = middle;
     }
     s->least = least;
     return AX_OK;
+}
+
+/* Writes how many ranks would do. */
+static ax_status advise(struct ax_search *s, tables *t, char out[96])
+{
+    int64_t ranks;
+    AX_TRY(find_enough(s, t, &ranks));
+    snprintf(out, 96, "no number of ranks up to the machine's %lld was found that would do",
+             (long long)ax_machine_ranks(s->by.machine));
+    if (ranks)
+        snprintf(out, 96, "the smallest number of ranks that would do is %lld", (long long)ranks);
+    return AX_OK;
+}
+
+/* Fails because even the weights take more than all ranks have. */
+static ax_status fail_weights(struct ax_search *s, tables *t)
+{
+    char need[32], most[32], advice[96];
+    const double share = least_share(s, s->by.ranks), limit = (double)s->limit;
+    AX_TRY(advise(s, t, advice));
+    return ax_fail(
+        AX_ERR_MEMORY,
+        "no layout of %d ranks fits: the weights alone, which need %.0f ranks, take %s of each but "
+        "its device has %s: %s",
+        s->by.ranks, ceil(share * s->by.ranks / limit), ax_format_bytes(share, need),
+        ax_format_bytes(limit, most), advice);
 }
 
 /* Fails with what is missing. */
@@ -433,23 +490,24 @@ static ax_status fail_small(struct ax_search *s, tables *t)
     const ax_candidate least = s->least_of;
     const int64_t host = s->by.machine->host.memory;
     const bool device = least.memory > s->limit;
-    char need[32], most[32], grid[80], advice[96] = "the machine has too few ranks for this model";
-    int64_t ranks;
+    char need[32], most[32], grid[80], advice[96];
     AX_CHECK(s->least || !*s->refused, AX_ERR_USAGE, "no layout of %d ranks is possible; of one of them: %s",
              s->by.ranks, s->refused);
     AX_CHECK(s->least, AX_ERR_USAGE,
              "no grid of %d ranks is legal for the model, train.global_batch and the keys that are given",
              s->by.ranks);
+    AX_CHECK(!fits(s, &least), AX_ERR_USAGE,
+             "no layout of %d ranks is possible with the keys that are given: give fewer of them",
+             s->by.ranks);
     ax_grid_size_print(least.grid, grid);
-    AX_TRY(find_enough(s, t, &ranks));
-    if (ranks)
-        snprintf(advice, sizeof advice, "the smallest number of ranks that would do is %lld",
-                 (long long)ranks);
+    AX_TRY(advise(s, t, advice));
+    const bool by_key = device && s->limit < (size_t)s->by.machine->device.memory;
     return ax_fail(AX_ERR_MEMORY,
-                   "no layout of %d ranks fits: the one that needs the least (%s) takes %s of %s but machine "
-                   "%s allows only %s: %s",
+                   "no layout of %d ranks fits: the one that needs the least (%s) takes %s of %s but %s%s "
+                   "allows only %s: %s",
                    s->by.ranks, grid, ax_format_bytes((double)(device ? least.memory : least.host), need),
-                   device ? "device memory" : "host memory of a node", s->by.machine->name,
+                   device ? "device memory" : "host memory of a node",
+                   by_key ? "runtime.device_memory" : "machine ", by_key ? "" : s->by.machine->name,
                    ax_format_bytes(device ? (double)s->limit : (double)host, most), advice);
 }
 
@@ -500,6 +558,8 @@ static ax_status make_base(struct ax_search *s)
     AX_TRY(ax_train_plan_step(run, p));
     if (!p->options.seq_len)
         p->options.seq_len = ax_min(ax_model_config_positions(&run->inputs.model), AX_ROW_MOST);
+    if (!ax_config_given(run->config, "offload.optimizer") && !ax_config_given(run->config, "offload.update"))
+        p->parallel.offload.update = AX_OFFLOAD_ON_DEVICE; /* an update on the host has no price */
     s->offloads = p->parallel.offload.update == AX_OFFLOAD_ON_DEVICE;
     s->alike = are_alike(run);
     for (int key = 0; key < AX_SEARCH_KEYS; key++)
@@ -522,10 +582,11 @@ static ax_status search(struct ax_search *s)
     s->values_most = (int)ax_max(s->n_grids, VALUES);
     AX_TRY(ax_calloc((size_t)s->values_most, sizeof *t.mine.of, &t.mine.of));
     ax_status status = ax_calloc((size_t)s->values_most, sizeof *t.other.of, &t.other.of);
-    if (status == AX_OK)
+    const bool hopeless = least_share(s, s->by.ranks) > (double)s->limit;
+    if (status == AX_OK && !hopeless)
         status = rank(s, &t);
     if (status == AX_OK && !s->n)
-        status = fail_small(s, &t);
+        status = hopeless ? fail_weights(s, &t) : fail_small(s, &t);
     free(t.mine.of);
     free(t.other.of);
     free(t.memo.of);

@@ -117,12 +117,19 @@ static bool can_be_sent(const struct ax_search *s, const ax_candidate *c, int64_
     return stages_of(c) == 1 || bytes <= INT32_MAX;
 }
 
+/* Returns true if the schedule that the configuration may give can run the micro-batches of `rows` rows. */
+static bool suits_schedule(const struct ax_search *s, const ax_candidate *c, int64_t micro_batches)
+{
+    return !s->fixed[AX_SEARCH_SCHEDULE] || stages_of(c) == 1 ||
+           ax_pipe_fits(s->base.parallel.pipe.schedule, stages_of(c), micro_batches);
+}
+
 /* All that divide a rank's rows, the largest first: if a pipeline does not count, the fewest messages. */
 static void list_micro_batches(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
     const int64_t rows = s->base.options.global_batch / batch_ranks(s, c);
     for (int64_t m = rows; m > 0; m = m > 1 ? ax_divisor_below(rows, m - 1) : 0)
-        if (can_be_sent(s, c, m))
+        if (can_be_sent(s, c, m) && suits_schedule(s, c, rows / m))
             add(v, m);
 }
 
@@ -140,8 +147,9 @@ static void list_zero(const struct ax_search *s, const ax_candidate *c, search_v
 
 static void list_recompute(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
-    (void)s, (void)c;
-    add(v, 0);
+    (void)c;
+    if (!s->fixed[AX_SEARCH_RECOMPUTE_COMM] || !s->base.parallel.keep_results)
+        add(v, 0);
     add(v, 1);
 }
 
@@ -248,6 +256,8 @@ static void list_orders(const struct ax_search *s, const ax_candidate *c, search
     }
 }
 
+static bool takes_slack(int64_t schedule) { return schedule == AX_PIPE_MESSAGE || schedule == AX_PIPE_1F1B; }
+
 /* Without a pipeline the keys pipe.* have no effect, and keep their first values. */
 static void list_schedules(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
@@ -256,6 +266,8 @@ static void list_schedules(const struct ax_search *s, const ax_candidate *c, sea
     const int64_t stages = stages_of(c), layers = s->run->inputs.model.layers;
     for (size_t i = 0; i < AX_COUNT(schedules); i++) {
         const int64_t least = schedules[i] == AX_PIPE_INTERLEAVED ? 2 : 1;
+        if (s->fixed[AX_SEARCH_SLACK] && s->base.parallel.pipe.slack && !takes_slack(schedules[i]))
+            continue;
         if (stages > 1
                 ? ax_pipe_fits(schedules[i], stages, micro_batches(s, c)) && stages * least <= layers + 2
                 : schedules[i] == AX_PIPE_MESSAGE)
@@ -283,8 +295,7 @@ static void list_chunks(const struct ax_search *s, const ax_candidate *c, search
 static void list_slack(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
     const int64_t schedule = c->value[AX_SEARCH_SCHEDULE], stages = stages_of(c);
-    if (stages > 1 && (schedule == AX_PIPE_MESSAGE || schedule == AX_PIPE_1F1B) &&
-        micro_batches(s, c) > stages) {
+    if (stages > 1 && takes_slack(schedule) && micro_batches(s, c) > stages) {
         add(v, stages);
         add(v, 1);
     }
@@ -436,7 +447,6 @@ static ax_status print_value(const ax_candidate *c, ax_search_key key, ax_buf *o
 /* Returns true if the key has an effect with the candidate's other keys: one without may not be given. */
 static bool has_effect(const ax_candidate *c, ax_search_key key)
 {
-    const int64_t schedule = c->value[AX_SEARCH_SCHEDULE];
     switch (key) {
     case AX_SEARCH_RECOMPUTE_COMM:
         return c->value[AX_SEARCH_RECOMPUTE] && communicates_activations(c);
@@ -446,7 +456,7 @@ static bool has_effect(const ax_candidate *c, ax_search_key key)
     case AX_SEARCH_CHUNKS:
         return is_interleaved(c);
     case AX_SEARCH_SLACK:
-        return stages_of(c) > 1 && (schedule == AX_PIPE_MESSAGE || schedule == AX_PIPE_1F1B);
+        return stages_of(c) > 1 && takes_slack(c->value[AX_SEARCH_SCHEDULE]);
     default:
         return true;
     }
@@ -455,7 +465,11 @@ static bool has_effect(const ax_candidate *c, ax_search_key key)
 ax_status ax_search_words(const ax_search *s, const ax_candidate *c, ax_buf *out)
 {
     for (int key = 0; key < AX_SEARCH_KEYS; key++)
-        if (!s->fixed[key] && has_effect(c, (ax_search_key)key))
+        if (!s->fixed[key] && has_effect(c, (ax_search_key)key) &&
+            (key == AX_SEARCH_GRID || key == AX_SEARCH_ORDER || !s->by.axes_only))
             AX_TRY(print_value(c, (ax_search_key)key, out));
+    if (!s->fixed[AX_SEARCH_OFFLOAD] && c->value[AX_SEARCH_OFFLOAD] &&
+        !ax_config_given(s->run->config, "offload.update"))
+        AX_TRY(ax_buf_printf(out, " offload.update=device"));
     return AX_OK;
 }

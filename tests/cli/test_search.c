@@ -64,7 +64,9 @@ static double number(json_t *object, const char *key)
 static void the_plan_of_each_is_the_same(void **state)
 {
     (void)state;
-    static const char *const given[] = {"grid.pipe=2", "zero=2 train.recompute=full"};
+    static const char *const given[] = {"grid.pipe=2", "zero=2 train.recompute=full",
+                                        "pipe.slack=3 train.recompute_comm=keep",
+                                        "pipe.schedule=interleaved pipe.chunks=2 train.global_batch=6"};
     for (size_t i = 0; i < AX_COUNT(given); i++) {
         char command[1024];
         snprintf(command, sizeof command, AXONN " plan a.yaml --ranks 4 --machine m.yaml --top 4 --json %s",
@@ -168,7 +170,15 @@ static void bad_searches_are_refused(void **state)
          {"no layout of 1 ranks fits", "device memory but machine two nodes allows only",
           "the smallest number of ranks that would do is 2"},
          3},
-        {"--top 1 --ranks 2 --machine tiny.yaml", {"the machine has too few ranks for this model"}, 3}};
+        {"--top 1 --ranks 4 --machine m.yaml runtime.device_memory=400000",
+         {"device memory but runtime.device_memory allows only 390.6 KiB"},
+         3},
+        {"--top 1 --ranks 1 --machine m.yaml runtime.device_memory=1000",
+         {"the weights alone, which need ", "no number of ranks up to the machine's 4 was found"},
+         3},
+        {"--top 1 --ranks 2 --machine tiny.yaml",
+         {"no number of ranks up to the machine's 4 was found that would do"},
+         3}};
     ax_buf out = {0};
     write_machine("small.yaml", "3000000");
     write_machine("tiny.yaml", "1000000");
@@ -182,6 +192,23 @@ static void bad_searches_are_refused(void **state)
         if (code != bad[i].code || !said)
             fail_msg("axonn plan a.yaml %s: exit code %d:\n%s", bad[i].words, code, out.data);
     }
+    ax_buf_fini(&out);
+}
+
+/* The command has keys that were given as a map, and not those that the search did not choose. */
+static void the_command_keeps_what_is_given(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " plan a.yaml --ranks 2 --machine m.yaml --top 1 --tokens 1024 "
+                                 "'train={global_batch: 16, micro_batch: 2}' optim.lr=0.001 "
+                                 "'grid={pipe: 2, order: \"pipe,x,y,z,data\"}'",
+                           &out),
+                     0);
+    assert_contains(out.data, "\n1024 tokens: ");
+    assert_contains(out.data, "axonn train a.yaml --ranks 2 'train={global_batch: 16, micro_batch: 2}' "
+                              "optim.lr=0.001 grid.order=pipe,x,y,z,data grid.data=");
+    assert_null(strstr(out.data, "train.micro_batch="));
     ax_buf_fini(&out);
 }
 
@@ -205,7 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_of_each_is_the_same), cmocka_unit_test(the_last_line_runs),
         cmocka_unit_test(a_run_chooses_its_grid),       cmocka_unit_test(bad_searches_are_refused),
-        cmocka_unit_test(the_command_line_decides),
+        cmocka_unit_test(the_command_line_decides),     cmocka_unit_test(the_command_keeps_what_is_given),
     };
     return cmocka_run_group_tests_name("cli.search", tests, prepare, clean);
 }

@@ -485,7 +485,7 @@ static ax_status run_beside(bench *b, int inner, int size, ax_machine_link *link
     const int rank = ax_comm_rank(b->world);
     bench group = *b;
     char why[AX_COMM_WHY];
-    float *operands;
+    float *operands = NULL;
     group.all = b->world;
     AX_TRY(ax_comm_split(b->world, rank % inner + rank / (inner * size) * inner, rank, &group.world));
     ax_status status = b->stream ? ax_comm_connect(group.world, b->ctx.dev, "a group", why) : AX_OK;

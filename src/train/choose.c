@@ -43,7 +43,7 @@ static ax_status find_kept(const ax_train_run *run, ax_buf *words)
     ax_status status = checkpoint ? read_kept(run, value) : AX_OK;
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (strcmp(keys[i], "grid.expert") != 0 && strcmp(keys[i], "grid.order") != 0)
-            ranks *= value[i] ? atoll(value[i]) : 0;
+            ranks *= value[i] ? strtoll(value[i], NULL, 10) : 0;
     for (size_t i = 0; i < AX_COUNT(keys) && status == AX_OK && ranks == ax_comm_size(run->world); i++)
         if (value[i])
             status = ax_buf_printf(words, "%s%s=%s", words->size ? " " : "", keys[i], value[i]);

@@ -211,13 +211,13 @@ static ax_grid_order order_at(int64_t index)
 /* Returns the largest distance between neighbours that the rows of the description name. */
 static int64_t farthest(const ax_machine *m)
 {
-    long long most = m->ranks_per_node, distance;
+    int64_t most = m->ranks_per_node;
     for (size_t i = 0; i < m->bandwidths.count; i++)
-        if (sscanf(m->bandwidths.items[i], "%lld", &distance) == 1)
-            most = ax_max(most, distance);
-    for (size_t i = 0; i < m->collectives.count; i++)
-        if (sscanf(m->collectives.items[i], "%*s %lld", &distance) == 1)
-            most = ax_max(most, distance);
+        most = ax_max(most, strtoll(m->bandwidths.items[i], NULL, 10));
+    for (size_t i = 0; i < m->collectives.count; i++) {
+        const char *row = m->collectives.items[i];
+        most = ax_max(most, strtoll(row + strcspn(row, " "), NULL, 10));
+    }
     return most;
 }
 

@@ -175,52 +175,35 @@ static ax_status write_first(const chat_jinja *own, const json_t *context, size_
     return status;
 }
 
-static const ax_jinja_cut *cut_of(const chat_jinja *own, size_t n, bool prompt)
+/* What the template writes for the first messages: `same` bytes of the whole text, and bytes begin to end of
+ * another. */
+typedef struct written {
+    const ax_jinja_text *all, *tail;
+    size_t same, begin, end;
+    size_t part; /* of the tail: the first one */
+} written;
+
+static size_t size_of(const written *text) { return text->same + text->end - text->begin; }
+
+/* Returns byte i. */
+static char byte_of(const written *text, size_t i)
 {
-    return n < own->cuts.n && own->cuts.cut[2 * n + prompt].known ? &own->cuts.cut[2 * n + prompt] : NULL;
+    return i < text->same ? text->all->text.data[i] : text->tail->text.data[text->begin + i - text->same];
 }
 
-/* Returns true if the text of the first n messages is known, and the whole text begins with it. */
-static bool begins_with_cut(const chat_jinja *own, const ax_jinja_text *all, size_t n, bool prompt,
-                            size_t *size)
-{
-    const ax_jinja_cut *cut = cut_of(own, n, prompt);
-    const size_t tail = cut ? cut->end - cut->begin : 0;
-    if (!cut || cut->same + tail > all->text.size ||
-        (tail && memcmp(all->text.data + cut->same, own->cuts.tails.text.data + cut->begin, tail) != 0))
-        return false;
-    *size = cut->same + tail;
-    return true;
-}
-
-/* Appends the parts of the bytes from `begin` to `end` of a text. */
-static ax_status add_parts(const ax_jinja_text *text, size_t first, size_t begin, size_t end,
-                           ax_jinja_text *out)
-{
-    const ax_jinja_part *part = (const void *)text->parts.data;
-    const size_t before = out->text.size;
-    if (begin == end)
-        return AX_OK;
-    AX_TRY(ax_buf_add(&out->text, text->text.data + begin, end - begin));
-    for (size_t i = first, last = begin; last < end; last = part[i++].end) {
-        ax_jinja_part one = part[i];
-        one.end = before + ax_min(one.end, end) - begin;
-        AX_TRY(ax_buf_add(&out->parts, &one, sizeof one));
-        out->n_parts++;
-    }
-    return AX_OK;
-}
-
-/* Sets *out to what the template writes for the first n messages. */
+/* Finds what the template writes for the first n messages; `work` has its text if it is not known yet. */
 static ax_status read_first(const chat_jinja *own, const json_t *context, const ax_jinja_text *all, size_t n,
-                            bool prompt, ax_jinja_text *out)
+                            bool prompt, ax_jinja_text *work, written *out)
 {
-    const ax_jinja_cut *cut = cut_of(own, n, prompt);
-    if (!cut)
-        return write_first(own, context, n, prompt, NULL, out);
-    out->text.size = out->parts.size = out->n_parts = 0;
-    AX_TRY(add_parts(all, 0, 0, cut->same, out));
-    return add_parts(&own->cuts.tails, cut->part, cut->begin, cut->end, out);
+    const ax_jinja_cut *cut =
+        n < own->cuts.n && own->cuts.cut[2 * n + prompt].known ? &own->cuts.cut[2 * n + prompt] : NULL;
+    if (cut) {
+        *out = (written){all, &own->cuts.tails, cut->same, cut->begin, cut->end, cut->part};
+        return AX_OK;
+    }
+    AX_TRY(write_first(own, context, n, prompt, NULL, work));
+    *out = (written){all, work, 0, 0, work->text.size, 0};
+    return AX_OK;
 }
 
 /* ---- where an answer is ---------------------------------------------------------------------------- */
@@ -229,33 +212,54 @@ typedef struct range {
     size_t begin, end;
 } range;
 
-/* Finds the bytes that come from a message: from the first to the last. Returns false if there are none. */
-static bool find_message(const ax_jinja_text *text, int32_t from, range *out)
+/* Finds the bytes that come from a message among those from `begin` to `end` of a text, whose first part is
+ * `part`: from the first to the last, counted from `at` on. Widens *out, which is empty at first. */
+static void find_parts(const ax_jinja_text *text, size_t part, size_t begin, size_t end, size_t at,
+                       int32_t from, range *out)
 {
-    const ax_jinja_part *part = (const void *)text->parts.data;
-    bool found = false;
-    for (size_t i = 0, begin = 0; i < text->n_parts; begin = part[i++].end)
-        if (part[i].from == from) {
-            out->begin = found ? out->begin : begin;
-            out->end = part[i].end;
-            found = true;
+    const ax_jinja_part *parts = (const void *)text->parts.data;
+    for (size_t last = begin; last < end; last = parts[part++].end)
+        if (parts[part].from == from) {
+            out->begin = out->end ? out->begin : at + last - begin;
+            out->end = at + ax_min(parts[part].end, end) - begin;
         }
-    return found;
 }
 
-static bool begins(const ax_buf *text, const ax_buf *prefix)
+/* Finds the bytes that come from a message: from the first to the last. Returns false if there are none. */
+static bool find_message(const written *text, int32_t from, range *out)
 {
-    return text->size >= prefix->size && (!prefix->size || !memcmp(text->data, prefix->data, prefix->size));
+    *out = (range){0};
+    find_parts(text->all, 0, 0, text->same, 0, from, out);
+    find_parts(text->tail, text->part, text->begin, text->end, text->same, from, out);
+    return out->end > 0;
 }
 
-static size_t common(const char *a, size_t n, const char *b, size_t m)
+/* Returns how many bytes two texts have in common from byte i of one and byte k of the other on, up to the
+ * end of a character of the first. */
+static size_t common(const written *a, size_t i, const written *b, size_t k)
 {
-    size_t i = 0;
-    while (i < n && i < m && a[i] == b[i])
-        i++;
-    while (i && i < n && (a[i] & 0xc0) == 0x80)
-        i--;
-    return i;
+    const size_t n = size_of(a), m = size_of(b);
+    size_t same = 0;
+    if (i == k && i < a->same && i < b->same)
+        same = ax_min(a->same, b->same) - i;
+    while (i + same < n && k + same < m && byte_of(a, i + same) == byte_of(b, k + same))
+        same++;
+    while (same && i + same < n && (byte_of(a, i + same) & 0xc0) == 0x80)
+        same--;
+    return same;
+}
+
+/* Returns true if a text begins with another. */
+static bool begins(const written *text, const written *prefix)
+{
+    const size_t n = size_of(prefix), same = ax_min(text->same, prefix->same);
+    bool so = size_of(text) >= n;
+    if (so && text->same >= n)
+        return n == same ||
+               !memcmp(text->all->text.data + same, prefix->tail->text.data + prefix->begin, n - same);
+    for (size_t i = same; i < n && so; i++)
+        so = byte_of(text, i) == byte_of(prefix, i);
+    return so;
 }
 
 /* Returns the longest added token at the start of n bytes of text; NULL: none is there. */
@@ -318,22 +322,19 @@ static ax_status refuse(size_t turn, const char *why)
  * prompt ends with more than the conversation has there, such as "<think>", behind what both have, but not
  * behind the turn's own first byte: an answer may begin as the rest of the prompt does. */
 static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn, size_t number,
-                            const ax_jinja_text *all, size_t *begin)
+                            const written *all, size_t *begin)
 {
-    const ax_buf *text = &all->text;
-    range here = {0};
-    ax_jinja_text *prompt = &own->work[1], *before = &own->work[2];
-    if (begins_with_cut(own, all, number - 1, true, begin))
+    range here;
+    written prompt, before;
+    AX_TRY(read_first(own, context, all->all, number - 1, true, &own->work[1], &prompt));
+    *begin = size_of(&prompt);
+    if (begins(all, &prompt))
         return AX_OK;
-    AX_TRY(read_first(own, context, all, number - 1, true, prompt));
-    *begin = prompt->text.size;
-    if (begins(text, &prompt->text))
-        return AX_OK;
-    AX_TRY(read_first(own, context, all, number - 1, false, before));
-    const size_t n = before->text.size;
-    if (!begins(text, &before->text) || !begins(&prompt->text, &before->text))
+    AX_TRY(read_first(own, context, all->all, number - 1, false, &own->work[2], &before));
+    const size_t n = size_of(&before);
+    if (!begins(all, &before) || !begins(&prompt, &before))
         return refuse(turn, "writes the turns before it otherwise if it follows them");
-    *begin = n + common(text->data + n, text->size - n, prompt->text.data + n, prompt->text.size - n);
+    *begin = n + common(all, n, &prompt, n);
     if (find_message(all, (int32_t)number, &here) && here.begin >= n && here.begin < *begin)
         *begin = here.begin;
     return *begin > n ? AX_OK : refuse(turn, "begins it otherwise than it begins an answer to be written");
@@ -342,23 +343,20 @@ static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn,
 /* Finds where the answer of a turn ends, with what closes the turn: where the conversation up to it ends, if
  * it is the same text; else as far behind its last byte as both texts agree, up to a token. */
 static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t *context, size_t turn,
-                          size_t number, const ax_jinja_text *all, range *out)
+                          size_t number, const written *all, range *out)
 {
-    ax_jinja_text *up_to = &own->work[1];
-    range here = {0}, alone = {0};
-    if (begins_with_cut(own, all, number, false, &out->end) && out->end > out->begin)
+    written up_to;
+    range here, alone;
+    AX_TRY(read_first(own, context, all->all, number, false, &own->work[1], &up_to));
+    out->end = size_of(&up_to);
+    if (out->end > out->begin && begins(all, &up_to))
         return AX_OK;
-    AX_TRY(read_first(own, context, all, number, false, up_to));
-    out->end = up_to->text.size;
-    if (begins(&all->text, &up_to->text) && out->end > out->begin)
-        return AX_OK;
-    if (!find_message(all, (int32_t)number, &here) || !find_message(up_to, (int32_t)number, &alone) ||
+    if (!find_message(all, (int32_t)number, &here) || !find_message(&up_to, (int32_t)number, &alone) ||
         here.begin < out->begin)
         return refuse(turn, "writes it otherwise if turns follow it, and nothing of the turn shows where");
-    const char *rest = all->text.data + here.end;
-    const size_t same =
-        common(rest, all->text.size - here.end, up_to->text.data + alone.end, up_to->text.size - alone.end);
-    const size_t closing = same == up_to->text.size - alone.end ? same : up_to_last_token(tok, rest, same);
+    const size_t same = common(all, here.end, &up_to, alone.end);
+    const char *rest = all->all->text.data + here.end;
+    const size_t closing = same == size_of(&up_to) - alone.end ? same : up_to_last_token(tok, rest, same);
     out->end = here.end + closing;
     return closing ? AX_OK : refuse(turn, "ends it otherwise if turns follow it");
 }
@@ -369,16 +367,17 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
                               ax_buf *answers)
 {
     const size_t n = json_array_size(json_object_get(context, "messages"));
+    const written whole = {all, all, all->text.size, all->text.size, all->text.size, all->n_parts};
     size_t last = 0;
     for (size_t i = 0; i < turns->n; i++) {
         range one;
         const size_t k = (size_t)number[i];
         if (turns->turn[i].role != AX_CHAT_ASSISTANT || turns->turn[i].unlearned)
             continue;
-        AX_TRY(find_begin(own, context, i + 1, k, all, &one.begin));
+        AX_TRY(find_begin(own, context, i + 1, k, &whole, &one.begin));
         one.end = all->text.size;
         if (k < n)
-            AX_TRY(find_end(tok, own, context, i + 1, k, all, &one));
+            AX_TRY(find_end(tok, own, context, i + 1, k, &whole, &one));
         if (one.begin < last || one.end < one.begin)
             return refuse(i + 1, "writes turns in another order");
         last = one.end;
@@ -500,6 +499,7 @@ static ax_status want_cuts(const said *message, size_t n, ax_jinja_cuts *cuts)
     for (size_t i = 1; i <= n; i++) {
         if (!message[i].answer || !message[i].learned)
             continue;
+        cuts->cut[2 * (i - 1)].spare = !cuts->cut[2 * (i - 1)].wanted;
         cuts->cut[2 * (i - 1)].wanted = cuts->cut[2 * (i - 1) + 1].wanted = true;
         if (i < n)
             cuts->cut[2 * i].wanted = true;
@@ -573,7 +573,8 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     AX_TRY(make_context(own, &(ax_chat_turns){.turn = turn, .n = AX_COUNT(turn)}, number, &context));
     const ax_status status = write_first(own, context, AX_COUNT(turn), false, NULL, text);
     json_decref(context);
-    if (status != AX_OK || !find_message(text, 2, &at))
+    const written whole = {text, text, text->text.size, text->text.size, text->text.size, text->n_parts};
+    if (status != AX_OK || !find_message(&whole, 2, &at))
         return status == AX_ERR_MEMORY ? status : AX_OK;
     const char *rest = text->text.data + at.end;
     size_t n = 0;

@@ -507,7 +507,7 @@ STATEMENTS = [
     "{{ 'a\\\nb' }}", "{% generation %}x{{ 1 }}{% endgeneration %}y", "{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% endfor %}",
     "{% for r in [[1, [2, [3]]]] recursive %}{% if r is iterable %}({{ loop(r) }}){% else %}{{ r }}{{ loop.depth }}{% endif %}{% endfor %}",
     "{% set x = namespace(a=[]) %}{% set x.a = x.a + [1] %}{% set x.a = x.a + [2] %}{{ x.a }}", "{% set d = dict(a=1) %}{% set d = dict(d, b=2) %}{{ d }}",
-    "{{ namespace(a=1).a }}", "{{ caller is defined }}", "{% print 1 + 1 %}", "{% set x = 1, 2 %}{{ x }}", "{{ loop is defined }}", "{% for i in range(2) %}{% set loop_i = loop %}{{ loop_i.index }}{% endfor %}",
+    "{{ namespace(a=1).a }}", "{{ caller is defined }}", "{% print 1 + 1 %}", "{% set x = 1, 2 %}{{ x }}", "{{ loop is defined }}", "{% set ns = namespace(open=true) %}{% for i in 'abc' %}{% if ns.open %}{% set ns.open = false %}{% set ns.l = loop %}{% endif %}{% endfor %}{{ ns.l.index }}", "{% for i in range(2) %}{% set loop_i = loop %}{{ loop_i.index }}{% endfor %}",
     "{% for i in range(3) %}{{ ', ' if not loop.first }}{{ i }}{% endfor %}", "{% for x in [3, 1] | sort %}{{ x }}{% endfor %}", "{%- for i in (1, 2) -%} {{ i }} {%- endfor -%}",
     "{% for i in range(3) if i is odd %}{{ i }}{% else %}none{% endfor %}", "{% for i in range(3) if i > 5 %}{{ i }}{% else %}none{% endfor %}", "{% if not messages %}a{% elif messages[0] is mapping %}b{% endif %}",
     "{% set content = messages[1].content %}{{ '[' ~ content.strip() ~ ']' }}", "{{ '' if none else 'x' }}", "{{ raise_exception('m') if false else 'ok' }}", "{{ strftime_now is defined }}",

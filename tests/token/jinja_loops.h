@@ -12,7 +12,7 @@ static const struct {
     int told[2];
 } jinja_loops[] = {
     {EACH ONE "{% endfor %}" PROMPT, {5, 5}},
-    {EACH ONE "{% endfor %}", {5, 0}},
+    {EACH ONE "{% endfor %}", {5, 5}},
     {"{% if messages %}" EACH ONE "{% endfor %}{% endif %}." PROMPT, {5, 5}},
     /* the front of the list is taken off */
     {"{% if messages[0].role == 'user' %}{{ messages[0].content }}{% set rest = messages[1:] %}{% else %}{% "
@@ -28,7 +28,7 @@ static const struct {
     {EACH ONE "{% if loop.index0 %}{% if not loop.last %},{% endif %}{% endif %}{% endfor %}" PROMPT, {4, 4}},
     /* the end of the list is asked */
     {"{{ messages | length }}" EACH ONE "{% endfor %}" PROMPT, {0, 0}},
-    {"{{ messages[-1].role }}" EACH ONE "{% endfor %}" PROMPT, {0, 0}},
+    {"{{ messages[-1].role }}" EACH ONE "{% endfor %}" PROMPT, {2, 2}}, /* where it is the same */
     {EACH ONE "{{ loop.length }}{% endfor %}" PROMPT, {0, 0}},
     {EACH ONE "{{ messages | length }}{% endfor %}" PROMPT, {0, 0}},
     {"{% for m in messages | reverse %}" ONE "{% endfor %}" PROMPT, {0, 0}},
@@ -72,6 +72,105 @@ static const struct {
     /* it would fail for the first messages */
     {EACH ONE "{% endfor %}{% if messages[-1].role == 'user' %}{{ raise_exception('no') }}{% endif %}" PROMPT,
      {2, 2}},
+    /* the last question is found first: from the end, on the way, by its number */
+    {"{% set ns = namespace(open=true, last=messages|length - 1) %}{% for m in messages[::-1] %}{% set i = "
+     "(messages|length - 1) - loop.index0 %}{% if ns.open and m.role == 'user' %}{% set ns.open = false %}"
+     "{% set ns.last = i %}{% endif %}{% endfor %}" EACH ONE
+     "{% if loop.index0 > ns.last %}!{% endif %}{% endfor %}" PROMPT "{{ ns.last }}",
+     {4, 4}},
+    {"{% set ns = namespace(last=-1, n=0) %}" EACH "{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+     "{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}" EACH ONE
+     "{% if loop.index0 > ns.last %}!{% endif %}{% endfor %}" PROMPT "{{ ns.n }}",
+     {4, 4}},
+    {"{% set ns = namespace(last=-1) %}{% for i in range(messages|length) %}{% if messages[i].role == 'user' "
+     "%}{% set ns.last = i %}{% endif %}{% endfor %}{{ '' }}" EACH ONE
+     "{% if loop.index0 >= ns.last %}{{ ns.last }}{% endif %}{% set ns.last = ns.last + 0 %}{% endfor "
+     "%}" PROMPT,
+     {2, 2}},
+    {"{% set last = messages[-1] %}{% set rest = messages[1:] %}{% for m in rest %}" ONE
+     "{% if m == last or last['role'] == 'user' and loop.last %}!{% endif %}{% endfor %}{{ last.content "
+     "}}" PROMPT,
+     {1, 1}},
+    {"{% set n = messages | length %}" EACH ONE "{% if loop.index == n and not loop.index != n %}!{% endif %}"
+     "{% if loop.revindex0 == 0 or n - 1 < loop.index0 %}?{% endif %}{% endfor %}{{ n }}" PROMPT,
+     {4, 4}},
+    {"{% set ask = add_generation_prompt or false %}{% set all = messages or [] %}{% if not all %}none{% "
+     "endif %}"
+     "{% for m in all %}" ONE "{% endfor %}{% if ask %}[assistant:{% endif %}",
+     {5, 5}},
+    {"{% set ns = namespace(last=-1) %}" EACH "{% set ns.last = loop.index0 %}{% endfor %}" EACH ONE
+     "{% if loop.index0 == ns.last and effort or loop.index0 > ns.last and messages %}!{% endif %}{% endfor "
+     "%}" PROMPT,
+     {5, 5}},
+    {"{% set ns = namespace(open=true, last=-1) %}{% for m in messages[::-1] %}{% if ns.open and m.role == "
+     "'user' %}"
+     "{% set ns.open = false %}{% set ns.last = loop.index %}{% endif %}{% set i = loop.index %}{% endfor "
+     "%}{{ ns.open "
+     "}}" EACH ONE "{% endfor %}{{ ns.last }}" PROMPT,
+     {5, 5}},
+    /* what is set before the messages are written differs in its kind, its names or its text */
+    {"{% set ns = namespace() %}{% if messages[-1].role == 'user' %}{% set ns.x = 1 %}{% set y = [1] %}{% "
+     "endif "
+     "%}" EACH ONE "{% endfor %}{{ ns.x }}{{ y }}" PROMPT,
+     {2, 2}},
+    {"{% set x = 'a' %}" EACH
+     "{% if m.content == 'e' %}.{% endif %}{% endfor %}{% set x = messages|length ~ x "
+     "%}" EACH ONE "{{ x }}{% endfor %}{{ x }}" PROMPT,
+     {1, 1}},
+    {"{% set ns = namespace(a=[], f=none) %}" EACH
+     "{% set ns.a = ns.a + [m.role] %}{% set ns.f = loop.changed(1) "
+     "%}{% endfor %}" EACH ONE
+     "{{ 'x' if ns.a[4] == 'user' }}{% set ns.a = ns.a + [1] %}{% endfor %}{{ ns.a }}"
+     "{{ ns.f }}" PROMPT,
+     {0, 0}},
+    /* a member that only side runs add, and one that the whole run adds, lie apart */
+    {"{% set ns = namespace(a=0) %}{% if messages|length > 3 %}{% set ns.x = 'many' %}{% else %}{% set ns.x "
+     "= "
+     "'few' %}{% endif %}" EACH ONE "{{ ns.x }}{% endfor %}" PROMPT,
+     {2, 2}},
+    /* cases of as many messages are other with a prompt: what is not read, and where each begins */
+    {"{% set x = add_generation_prompt %}{% if messages|length < 4 %}{% set x = false %}{% endif %}" EACH ONE
+     "{% endfor %}{{ 'A' if x }}",
+     {5, 5}},
+    {"{% if messages|length > 3 %}{% endif %}" EACH
+     "{% endfor %}{% if add_generation_prompt %}{% set x = 1 %}{% else %}{% set x = 2 %}{% endif %}" EACH ONE
+     "{{ x }}{% endfor %}",
+     {5, 0}},
+    /* a value with facets in a condition becomes a facet itself */
+    {"{% set p = true %}{% if messages|length < 4 %}{% set p = false %}{% endif %}{% set p = "
+     "add_generation_prompt and p %}" EACH ONE "{% endfor %}{{ p }}",
+     {5, 5}},
+    /* what changes later, or ends elsewhere for the first messages, has no facets */
+    {"{% if messages|length > 3 %}{% set x = messages|list %}{% else %}{% set x = messages %}{% endif %}" EACH
+         ONE "{{ x|length }}{% endfor %}",
+     {0, 0}},
+    {"{% if messages|length > 3 %}{% set x = {} %}{% else %}{% set x = {'k': [namespace(n=1)]} %}{% for i in "
+     "x.k %}{% set i.n = 2 %}{% endfor %}{% endif %}" EACH ONE "{% endfor %}{{ x.k[0].n if x }}",
+     {2, 2}},
+    {"{% set x = [messages] %}" EACH ONE "{{ x | map('length') | join }}{% endfor %}", {0, 0}},
+    {"{% set x = [namespace(n=0)] %}{% if messages|length > 3 %}{% for i in x %}{% set i.n = 1 %}{% endfor "
+     "%}{% endif %}" EACH ONE "{{ x[0].n }}{% endfor %}",
+     {2, 2}},
+    {"{% set x = namespace(in=namespace(n=0)) %}{% macro set(i) %}{% set i.n = 1 %}{% endmacro %}{% if "
+     "messages|length > 3 %}{{ set(x.in) }}{% endif %}" EACH ONE "{{ x.in.n }}{% endfor %}",
+     {2, 2}},
+    {"{% set ns = namespace() %}{% for i in [1] %}{% set ns.l = loop %}{% endfor %}{% if messages|length > 3 "
+     "and ns.l.changed(1) %}{% endif %}" EACH ONE "{{ ns.l.changed(1) }}{% endfor %}",
+     {2, 2}},
+    {"{% set g = ['p', 'q'] | map('string') %}{% if messages|length > 3 and g|list %}{% endif %}" EACH ONE
+     "{{ g|list }}{% endfor %}",
+     {2, 2}},
+    /* two names of one namespace, or of two; and of lists */
+    {"{% set a = namespace(n=0) %}{% if messages|length > 3 %}{% set b = a %}{% else %}{% set b = "
+     "namespace(n=0) %}{% endif %}" EACH ONE "{% set a.n = a.n + 1 %}{{ b.n }}{% endfor %}",
+     {2, 2}},
+    {"{% set a = [1] %}{% if messages|length > 3 %}{% set b = a %}{% else %}{% set b = [1] %}{% endif %}" EACH
+         ONE "{{ b is sameas a }}{% endfor %}",
+     {0, 0}},
+    /* a loop that something keeps tells how many elements it has had */
+    {"{% set ns = namespace(open=true) %}" EACH "{% if ns.open %}{% set ns.open = false %}{% set ns.l = loop "
+     "%}{% endif %}{% endfor %}{{ ns.l.index }}" EACH ONE "{% endfor %}",
+     {0, 0}},
     /* inside others */
     {"{% for a in [1, 2] %}" EACH ONE "{% endfor %}{% endfor %}" PROMPT, {0, 0}},
     {"{% macro all() %}" EACH ONE "{% endfor %}{% endmacro %}{{ all() }}" PROMPT, {0, 0}},

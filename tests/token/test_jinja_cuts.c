@@ -95,9 +95,12 @@ static void first_messages(void **state)
  * rendering what it may take. */
 static void memory(void **state)
 {
-    static const char *const texts[] = {WRITE "{% for i in range(90000) %}{% set x = i %}{% endfor %}" PROMPT,
-                                        WRITE "{% for i in range(5000) %}" ASK ASK ASK ASK ASK ASK ASK ASK
-                                              "{% endfor %}" PROMPT};
+    static const char *const texts[] = {
+        "{% set ns = namespace() %}" WRITE "{% for i in range(90000) %}{% set ns.x = i %}{% endfor %}" PROMPT,
+        WRITE "{% for i in range(5000) %}" ASK ASK ASK ASK ASK ASK ASK ASK "{% endfor %}" PROMPT,
+        /* comparing it to the end takes 2^40 steps */
+        "{% set ns = namespace(x=[0]) %}{% if messages|length > 1 %}{% endif %}{% for i in range(40) %}"
+        "{% set ns.x = [ns.x, ns.x] %}{% endfor %}" WRITE};
     (void)state;
     json_t *context = json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:b}", "messages", "role", "user", "content",
                                 "a", "role", "assistant", "content", "b", "add_generation_prompt", 0);
@@ -117,8 +120,39 @@ static void memory(void **state)
     json_decref(context);
 }
 
+/* Nor do many side runs, or going back and forth between where they begin, take what the rendering needs. */
+static void many(void **state)
+{
+    enum { MANY = 2000 };
+    static const char *const texts[] = {"{% set ns = namespace(x=0) %}{% for m in messages %}{% if "
+                                        "add_generation_prompt %}{% endif %}{% for i "
+                                        "in 'abcdefghij' %}{% set ns.x = i %}{% endfor %}{% endfor %}" WRITE,
+                                        WRITE "{% for m in messages %}{{ m.role }}{% endfor %}"};
+    (void)state;
+    json_t *list = json_array(),
+           *context = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", 0);
+    for (int i = 0; i < MANY; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "u", "content", "c"));
+    for (size_t i = 0; i < AX_COUNT(texts); i++) {
+        ax_jinja *template;
+        ax_jinja_text whole = {0};
+        static ax_jinja_cut cut[2 * MANY];
+        ax_jinja_cuts cuts = {.cut = cut, .n = MANY};
+        for (size_t k = 0; k < AX_COUNT(cut); k++)
+            cut[k] = (ax_jinja_cut){.wanted = true};
+        OK(ax_jinja_parse("t", texts[i], strlen(texts[i]), &template));
+        OK(ax_jinja_render_cuts(template, context, 0, &cuts, &whole));
+        assert_int_equal(whole.text.size, (i + 1) * MANY);
+        ax_jinja_text_fini(&whole);
+        ax_jinja_text_fini(&cuts.tails);
+        ax_jinja_destroy(&template);
+    }
+    json_decref(context);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages), cmocka_unit_test(memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages), cmocka_unit_test(memory),
+                                       cmocka_unit_test(many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,29 +4,21 @@
 
 #include <string.h>
 
-static jv missing(jx *e, jv object, const char *name)
-{
-    jbuf text = {0};
-    jbuf_printf(e, &text, "a %s has no attribute \"%.100s\"", kind_name(object), name);
-    jbuf_add(e, &text, "", 1);
-    return jv_undefined(text.data);
-}
-
 jv get_attribute(jx *e, jv object, const char *name)
 {
     jv value;
     if (object.kind == J_UNDEFINED)
-        jx_fail(e, "%s", object.what);
+        jx_fail(e, "%s", undefined_text(e, object));
     if (name[0] == '_' && name[1] == '_')
         jx_fail(e, "the attribute %.60s is not offered", name);
     if (object.kind == J_LOOP)
-        return loop_attribute(e, object.loop, name);
+        return settle(e, loop_attribute(e, object.loop, loop_number(name)));
     if (find_method(e, object, name, &value) ||
         ((object.kind == J_DICT || object.kind == J_NAMESPACE) && dict_find(e, object.dict, name, &value)))
-        return value;
+        return settle(e, value);
     if (object.kind == J_MACRO && !strcmp(name, "name"))
         return jv_str(js_text(e, object.macro->node->name));
-    return missing(e, object, name);
+    return jv_no_attribute(object, name);
 }
 
 /* Returns an element of a sequence; a negative index counts from the end. */
@@ -59,7 +51,7 @@ jv get_item(jx *e, jv object, jv key)
 {
     jv value;
     if (object.kind == J_UNDEFINED)
-        jx_fail(e, "%s", object.what);
+        jx_fail(e, "%s", undefined_text(e, object));
     if (object.kind == J_DICT && key.kind != J_DICT && !(key.kind == J_LIST && key.list->kind != L_TUPLE) &&
         dict_get(e, object.dict, key, &value))
         return value;
@@ -70,7 +62,7 @@ jv get_item(jx *e, jv object, jv key)
         return value;
     if (key.kind == J_STRING)
         return get_attribute(e, object, key_text(e, key));
-    return missing(e, object, key.kind <= J_REAL ? key_text(e, key) : kind_name(key));
+    return jv_no_attribute(object, key.kind <= J_REAL ? key_text(e, key) : kind_name(key));
 }
 
 /* Returns a bound of a slice, within 0 … n (step > 0) or -1 … n-1. */
@@ -88,10 +80,10 @@ static int64_t bound(jx *e, const jv *v, int64_t n, int64_t step, int64_t other)
 jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step)
 {
     if (object.kind == J_UNDEFINED)
-        jx_fail(e, "%s", object.what);
+        jx_fail(e, "%s", undefined_text(e, object));
     if (object.kind != J_STRING &&
         (object.kind != J_LIST || object.list->kind == L_VIEW || object.list->kind == L_GENERATOR))
-        return missing(e, object, "slice");
+        return jv_no_attribute(object, "slice");
     const int64_t n = length_of(e, object);
     const int64_t by = !step || step->kind == J_NONE ? 1 : is_integer(*step) ? step->i : 0;
     if (!by)

@@ -58,6 +58,19 @@ static bool stays_defined(const node *n, const node *target)
     }
 }
 
+bool keeps_loop(const node *n)
+{
+    for (; n; n = n->next) {
+        const bool read = n->type == N_ATTR && n->op < LOOP_CYCLE && n->a->type == N_NAME;
+        if (n->type == N_NAME && !strcmp(n->name, "loop"))
+            return true;
+        if ((!read && keeps_loop(n->a)) || keeps_loop(n->b) || keeps_loop(n->c) || keeps_loop(n->d) ||
+            keeps_loop(n->other))
+            return true;
+    }
+    return false;
+}
+
 /* Returns what ends a search: the attribute `open` of a body such as
  *     {% set i = ... %}{% if space.open and ... %}{% set space.open = false %} ... {% endif %}
  * Once it is false, the body does nothing. Returns NULL for other bodies. */

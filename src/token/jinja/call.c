@@ -21,7 +21,7 @@ jstr *string_argument(jx *e, const jargs *a, size_t at, const char *name)
     if (!v || v->kind == J_NONE)
         return NULL;
     if (v->kind == J_UNDEFINED)
-        jx_fail(e, "%s", v->what);
+        jx_fail(e, "%s", undefined_text(e, *v));
     if (v->kind != J_STRING)
         jx_fail(e, "argument %zu is a %s, not a string", at + 1, kind_name(*v));
     return v->s;
@@ -92,7 +92,7 @@ jv call_value(jx *e, jv callee, const jargs *a)
         out = run_loop(e, callee.loop->outer, callee.loop->node, a->v[0], callee.loop->depth + 1);
         break;
     case J_UNDEFINED:
-        jx_fail(e, "%s", callee.what);
+        jx_fail(e, "%s", undefined_text(e, callee));
     default:
         jx_fail(e, "a %s cannot be called", kind_name(callee));
     }

@@ -92,7 +92,7 @@ jv binary(jx *e, char op, jv a, jv b)
     jx_charge(e, 0);
     if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
         if (!(op == '%' && a.kind == J_STRING))
-            jx_fail(e, "%s", a.kind == J_UNDEFINED ? a.what : b.what);
+            jx_fail(e, "%s", undefined_text(e, a.kind == J_UNDEFINED ? a : b));
     if (op == '%' && a.kind == J_STRING)
         return percent_format(e, a.s, b);
     if (is_number(a) && is_number(b)) {
@@ -117,7 +117,8 @@ jv binary(jx *e, char op, jv a, jv b)
 static jv negate(jx *e, jv v, bool minus)
 {
     if (!is_number(v))
-        jx_fail(e, "%s", v.kind == J_UNDEFINED ? v.what : "the sign of something that is no number");
+        jx_fail(e, "%s",
+                v.kind == J_UNDEFINED ? undefined_text(e, v) : "the sign of something that is no number");
     if (v.kind == J_REAL)
         return jv_real(minus ? -v.real : v.real);
     return minus ? integers(e, '-', 0, v.i) : jv_int(v.i);
@@ -145,9 +146,87 @@ static bool compares(jx *e, char op, jv a, jv b)
     }
 }
 
+/* Compares what has facets. */
+static jv compare_facets(jx *e, jv a, jv b, const void *with)
+{
+    const char op = *(const char *)with;
+    const bool told = op == 'E' || op == 'N' || (op != 'i' && op != 'n' && is_number(a) && is_number(b));
+    return told ? jv_bool(compares(e, op, a, b)) : (jv){.kind = NO_FACET};
+}
+
+/* Adds, subtracts or multiplies small numbers that have facets. */
+static jv add_facets(jx *e, jv a, jv b, const void *with)
+{
+    enum { MOST = 1 << 30 };
+    const bool small =
+        a.kind == J_INT && b.kind == J_INT && a.i < MOST && a.i > -MOST && b.i < MOST && b.i > -MOST;
+    return small ? integers(e, *(const char *)with, a.i, b.i) : (jv){.kind = NO_FACET};
+}
+
+/* Returns an attribute of a map. */
+static jv attribute_facets(jx *e, jv a, jv b, const void *with)
+{
+    jv value;
+    (void)b;
+    return a.kind == J_DICT && dict_find(e, a.dict, with, &value) ? value : (jv){.kind = NO_FACET};
+}
+
+/* Returns an element of a map. */
+static jv item_facets(jx *e, jv a, jv b, const void *with)
+{
+    const jv *key = with;
+    jv value;
+    (void)b;
+    return a.kind == J_DICT && dict_get(e, a.dict, *key, &value) ? value : (jv){.kind = NO_FACET};
+}
+
+static jv test_facets(jx *e, jv a, jv b, const void *with)
+{
+    const node *n = with;
+    (void)b;
+    return jv_bool(n->fn(e, a, &(jargs){0}).i != n->flag);
+}
+
+static jv not_facets(jx *e, jv a, jv b, const void *with)
+{
+    (void)b;
+    (void)with;
+    return jv_bool(!is_true(e, a));
+}
+
+/* As eval, for one who can do with facets. */
+static jv eval_facets(jx *e, scope *s, const node *n)
+{
+    const jv out = eval_unasked(e, s, n);
+    return out.kind == J_LIST ? settle(e, out) : out;
+}
+
+/* Maps a value that has facets, or two. Returns false if this cannot be told, and settles them. */
+static bool maps(jx *e, jv *a, jv *b, facet_fn *how, const void *with, jv *out)
+{
+    if (!a->facets && !b->facets)
+        return false;
+    jv x = *a, y = *b;
+    x.facets = y.facets = 0;
+    if (!e->aside && how(e, x, y, with).kind != NO_FACET) {
+        *out = map_facets(e, *a, *b, how, with);
+        return true;
+    }
+    *a = settle(e, *a);
+    *b = settle(e, *b);
+    return false;
+}
+
 static jv eval_compare(jx *e, scope *s, const node *n)
 {
-    jv left = eval(e, s, n->a);
+    jv left = eval_facets(e, s, n->a), out;
+    if (!n->b->next) {
+        jv right = eval_facets(e, s, n->b->a);
+        const char op = (char)n->b->op;
+        return maps(e, &left, &right, compare_facets, &op, &out) ? out
+                                                                 : jv_bool(compares(e, op, left, right));
+    }
+    left = settle(e, left);
     for (const node *o = n->b; o; o = o->next) {
         const jv right = eval(e, s, o->a);
         if (!compares(e, (char)o->op, left, right))
@@ -162,14 +241,7 @@ static jv eval_compare(jx *e, scope *s, const node *n)
 static jv eval_name(jx *e, scope *s, const node *n)
 {
     jv value;
-    jbuf text = {0};
-    if (scope_get(e, s, n->name, &value)) {
-        e->asked_prompt |= e->prompt && n->name == e->prompt->name && !e->aside;
-        return value;
-    }
-    jbuf_printf(e, &text, "\"%.100s\" is not defined", n->name);
-    jbuf_add(e, &text, "", 1);
-    return jv_undefined(text.data);
+    return scope_get(e, s, n->name, &value) ? value : jv_no_variable(n->name);
 }
 
 static jv eval_list(jx *e, scope *s, const node *n)
@@ -207,10 +279,18 @@ static jv slice_messages(jx *e, jv object, const jv value[3])
 
 static jv eval_item(jx *e, scope *s, const node *n)
 {
-    const jv object = eval_unasked(e, s, n->a);
+    jv object = eval_unasked(e, s, n->a), none = jv_none(), out;
+    if (object.facets) {
+        const bool named = n->b->type == N_CONST && n->b->value.kind == J_STRING;
+        if (named && maps(e, &object, &none, item_facets, &n->b->value, &out))
+            return out;
+        object = settle(e, object);
+    }
     const bool watched = object.kind == J_LIST && object.list->watched;
     if (n->b->type != N_SLICE) {
         const jv key = eval(e, s, n->b);
+        if (watched && key.kind == J_INT && key.i < 0 && key.i > -INT32_MAX && !e->aside)
+            return last_message(e, object.list, key.i);
         if (watched)
             asked(e, object.list, key.kind == J_INT && key.i >= 0 && key.i < INT32_MAX ? key.i + 1 : -1);
         return get_item(e, object, key);
@@ -224,9 +304,16 @@ static jv eval_item(jx *e, scope *s, const node *n)
 
 static jv eval_attribute(jx *e, scope *s, const node *n)
 {
-    const jv object = eval(e, s, n->a);
-    jv value;
-    return n->flag && object.kind == J_DICT && dict_find(e, object.dict, n->name, &value)
+    jv object = eval_facets(e, s, n->a), none = jv_none(), value;
+    if (object.facets && n->flag && maps(e, &object, &none, attribute_facets, n->name, &value))
+        return value;
+    object = settle(e, object);
+    if (object.kind == J_LOOP)
+        return loop_attribute(e, object.loop, n->op);
+    if (object.kind == J_STRING && n->fn)
+        return bind_method(e, object, n->name, n->fn);
+    return n->flag && (object.kind == J_DICT || object.kind == J_NAMESPACE) &&
+                   dict_find(e, object.dict, n->name, &value)
                ? value
                : get_attribute(e, object, n->name);
 }
@@ -301,7 +388,10 @@ static jv eval_filter(jx *e, scope *s, const node *n)
 {
     if (!n->fn)
         jx_fail(e, "the filter %.60s is not offered", n->name);
-    const jv input = eval(e, s, n->a);
+    jv input = eval_unasked(e, s, n->a);
+    if (n->op == 'l' && input.kind == J_LIST && input.list->watched && !input.facets)
+        return count_facets(e, input.list, 1, 0);
+    input = settle(e, input);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
     return n->fn(e, input, &a);
@@ -311,10 +401,10 @@ static jv eval_test(jx *e, scope *s, const node *n)
 {
     if (!n->fn)
         jx_fail(e, "the test %.60s is not offered", n->name);
-    const bool prompt = e->asked_prompt, only_name = n->a->type == N_NAME && strstr(n->name, "defined");
-    const jv input = only_name ? eval_unasked(e, s, n->a) : eval(e, s, n->a);
-    if (only_name) /* whether add_generation_prompt is defined is no question for its value */
-        e->asked_prompt = prompt;
+    jv input = eval_unasked(e, s, n->a), none = jv_none(), out;
+    if (n->op == 'k')
+        return maps(e, &input, &none, test_facets, n, &out) ? out : test_facets(e, input, none, n);
+    input = settle(e, input);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
     return jv_bool(n->fn(e, input, &a).i != n->flag);
@@ -322,16 +412,44 @@ static jv eval_test(jx *e, scope *s, const node *n)
 
 static jv eval_cond(jx *e, scope *s, const node *n)
 {
-    if (is_true(e, eval(e, s, n->a)))
+    if (settle_true(e, eval_unasked(e, s, n->a)))
         return eval_unasked(e, s, n->b);
     return n->c ? eval_unasked(e, s, n->c)
                 : jv_undefined("the expression behind \"if\" is false, and there is no \"else\"");
 }
 
+/* Returns what `and` or `or` makes of two values. */
+static jv logic_facets(jx *e, jv a, jv b, const void *with)
+{
+    const node *n = with;
+    return is_true(e, a) == (n->type == N_OR) ? a : b;
+}
+
 static jv eval_logic(jx *e, scope *s, const node *n)
 {
-    const jv left = eval(e, s, n->a);
-    return is_true(e, left) == (n->type == N_OR) ? left : eval(e, s, n->b);
+    const jv left = eval_unasked(e, s, n->a);
+    if (left.facets && !e->aside && n->b->type == N_NAME) { /* looking at it has no effect */
+        const jv right = eval_unasked(e, s, n->b);
+        if (right.facets || right.kind < J_LIST)
+            return map_facets(e, left, right, logic_facets, n);
+    }
+    return settle_true(e, left) == (n->type == N_OR) ? left : eval_unasked(e, s, n->b);
+}
+
+static jv eval_not(jx *e, scope *s, const node *n)
+{
+    jv v = eval_unasked(e, s, n->a), none = jv_none(), out;
+    return maps(e, &v, &none, not_facets, NULL, &out) ? out : jv_bool(!settle_true(e, v));
+}
+
+static jv eval_binary(jx *e, scope *s, const node *n)
+{
+    jv left = eval_facets(e, s, n->a), right = eval_facets(e, s, n->b), out;
+    const char op = (char)n->op;
+    if ((op == '+' || op == '-' || op == '*') && maps(e, &left, &right, add_facets, &op, &out))
+        return out;
+    left = settle(e, left);
+    return binary(e, op, left, settle(e, right));
 }
 
 static jv eval_node(jx *e, scope *s, const node *n)
@@ -360,14 +478,12 @@ static jv eval_node(jx *e, scope *s, const node *n)
     case N_POS:
         return negate(e, eval(e, s, n->a), n->type == N_NEG);
     case N_NOT:
-        return jv_bool(!is_true(e, eval(e, s, n->a)));
+        return eval_not(e, s, n);
     case N_AND:
     case N_OR:
         return eval_logic(e, s, n);
-    case N_BINARY: {
-        const jv left = eval(e, s, n->a);
-        return binary(e, (char)n->op, left, eval(e, s, n->b));
-    }
+    case N_BINARY:
+        return eval_binary(e, s, n);
     case N_CONCAT:
         return eval_concat(e, s, n);
     case N_COMPARE:
@@ -388,12 +504,7 @@ jv eval_unasked(jx *e, scope *s, const node *n)
     e->line = n->line;
     const jv out = eval_node(e, s, n);
     jx_leave(e);
-    return out;
+    return out.facets && e->aside ? facet_aside(e, out) : out;
 }
 
-jv eval(jx *e, scope *s, const node *n)
-{
-    const jv out = eval_unasked(e, s, n);
-    asked_all(e, out);
-    return out;
-}
+jv eval(jx *e, scope *s, const node *n) { return settle(e, eval_unasked(e, s, n)); }

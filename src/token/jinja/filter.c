@@ -162,7 +162,7 @@ static void dump(jx *e, dumper *d, jv v, int depth)
         dump_dict(e, d, v.dict, depth);
         break;
     default:
-        jx_fail(e, "tojson: %s", v.kind == J_UNDEFINED ? v.what : "a value that is no JSON");
+        jx_fail(e, "tojson: %s", v.kind == J_UNDEFINED ? undefined_text(e, v) : "a value that is no JSON");
     }
     jx_leave(e);
 }
@@ -368,7 +368,7 @@ static jv f_int(jx *e, jv v, const jargs *a)
     if (v.kind == J_REAL)
         return fabs(v.real) < 0x1p63 ? jv_int((int64_t)v.real) : other;
     if (v.kind == J_UNDEFINED)
-        jx_fail(e, "%s", v.what);
+        jx_fail(e, "%s", undefined_text(e, v));
     if (v.kind != J_STRING || (base != 10 && base != 16 && base != 8 && base != 2))
         return other;
     char *end, *text = plain_text(e, v);
@@ -387,7 +387,7 @@ static jv f_float(jx *e, jv v, const jargs *a)
     if (is_number(v))
         return jv_real(to_real(v));
     if (v.kind == J_UNDEFINED)
-        jx_fail(e, "%s", v.what);
+        jx_fail(e, "%s", undefined_text(e, v));
     if (v.kind != J_STRING)
         return other;
     char *end, *text = plain_text(e, v);

@@ -42,7 +42,9 @@ typedef struct jv jv;
 typedef jv (*jfn)(jx *e, jv self, const jargs *a);
 
 struct jv {
-    jkind kind;
+    jkind kind : 8;
+    uint8_t of;      /* J_UNDEFINED: `what` is the name of something missing, not a sentence */
+    uint32_t facets; /* 1 + its number in jx.facets if it depends on the number of messages (facet.c) */
     union {
         int64_t i; /* J_BOOL, J_INT */
         double real;
@@ -53,7 +55,7 @@ struct jv {
         jmacro *macro;
         jmethod *method;
         jfn fn;
-        const char *what; /* J_UNDEFINED: what is missing, for messages */
+        const char *what; /* J_UNDEFINED: what is missing, for messages (undefined_text) */
     };
 };
 
@@ -127,31 +129,32 @@ struct jmacro {
 
 typedef enum node_type {
     /* expressions */
-    N_CONST,   /* value */
-    N_NAME,    /* name */
-    N_LIST,    /* a...: elements */
-    N_TUPLE,   /* a...: elements */
-    N_DICT,    /* a, b...: keys and values in turns */
-    N_ATTR,    /* a . name; flag: the name is no method's, and does not begin with __ */
-    N_ITEM,    /* a [ b ] */
-    N_SLICE,   /* a : b : c, each may be NULL; only as b of N_ITEM */
-    N_CALL,    /* a ( b...: N_ARG ) */
-    N_ARG,     /* a; name: that of a named argument; op '*', 'P' (**) */
-    N_FILTER,  /* a | name ( b... ); a NULL: the text of a block */
-    N_TEST,    /* a is name ( b... ); flag: not */
-    N_NEG,     /* - a */
-    N_POS,     /* + a */
-    N_NOT,     /* not a */
-    N_AND,     /* a and b */
-    N_OR,      /* a or b */
-    N_BINARY,  /* a op b */
-    N_CONCAT,  /* a...: joined by ~ */
+    N_CONST,  /* value */
+    N_NAME,   /* name */
+    N_LIST,   /* a...: elements */
+    N_TUPLE,  /* a...: elements */
+    N_DICT,   /* a, b...: keys and values in turns */
+    N_ATTR,   /* a . name; flag: the name is no method's, and does not begin with __; op: loop_number; fn: the
+                 method   of strings */
+    N_ITEM,   /* a [ b ] */
+    N_SLICE,  /* a : b : c, each may be NULL; only as b of N_ITEM */
+    N_CALL,   /* a ( b...: N_ARG ) */
+    N_ARG,    /* a; name: that of a named argument; op '*', 'P' (**) */
+    N_FILTER, /* a | name ( b... ); a NULL: the text of a block; op 'l': the length */
+    N_TEST,   /* a is name ( b... ); flag: not; op 'k': asks for the kind of a value alone */
+    N_NEG,    /* - a */
+    N_POS,    /* + a */
+    N_NOT,    /* not a */
+    N_AND,    /* a and b */
+    N_OR,     /* a or b */
+    N_BINARY, /* a op b */
+    N_CONCAT, /* a...: joined by ~ */
     N_COMPARE, /* a, then b...: N_ARG with op and a */
     N_COND,    /* b if a else c */
     /* statements */
     N_DATA,         /* value */
     N_PRINT,        /* a */
-    N_FOR,          /* for a in b if c; body d; other: else; flag: recursive */
+    N_FOR,          /* for a in b if c; body d; other: else; flag: recursive; op 'w': the body can write */
     N_IF,           /* if a: d, else: other */
     N_SET,          /* set a = b */
     N_SET_BLOCK,    /* set a, filters b, body d */
@@ -167,11 +170,12 @@ typedef enum node_type {
 
 struct node {
     uint8_t type, op;
-    bool flag;
+    bool flag, keeps; /* keeps: N_FOR: keeps_loop of its body */
     int line;
     node *a, *b, *c, *d, *other, *next;
+    const node *until;       /* N_FOR: once this is false, the body has no effect any more; may be NULL */
     const char *name, *text; /* interned */
-    jfn fn;                  /* N_FILTER, N_TEST */
+    jfn fn;                  /* N_FILTER, N_TEST, N_ATTR */
     jv value;
 };
 
@@ -196,6 +200,13 @@ struct ax_jinja {
     bool marks, asks_date;
 };
 
+/* Where a run begins: a statement, the length of jx.undo before it, and the text written before it. */
+struct start {
+    const node *from;
+    size_t log;
+    jstr *text;
+};
+
 /* What a parser or a rendering has in common. */
 struct jx {
     jmp_buf *out;
@@ -212,14 +223,29 @@ struct jx {
         size_t begin, end;
     } * marks;
     size_t n_marks, marks_capacity;
-    bool captured; /* in a macro or a block whose text is a value */
-    bool lost;     /* a block {% generation %} was there */
     enum { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } flow;
     int64_t now;
     int loops; /* depth of recursive loops */
     /* what the template writes for the first messages alone (cut.c) */
     ax_jinja_cuts *cuts; /* NULL: not wanted */
     const jstr **tails;  /* of each cut */
+    struct jcase {
+        size_t cut;         /* its number in cuts->cut: 2 * messages + whether the prompt is asked for */
+        bool lost;          /* it went its own way to a loop, and does not agree there */
+        bool agrees;        /* all that was decided by values with facets is decided so in this case */
+        struct start start; /* where its own run to the main loop begins */
+    } * cases;              /* the cuts that are wanted; the fewest messages first */
+    size_t n_cases, open;   /* open: the first one that is still to come */
+    size_t now_case;        /* aside: the one that is run */
+    bool twin;   /* aside: the case that follows would do the same: all that was read is equal there */
+    jv **facets; /* [n_facets][n_cases] */
+    size_t n_facets, facets_capacity, facet_room;
+    jv *scratch;                   /* [n_cases] */
+    struct start statement, first; /* the statement of the template that runs; the first one in which what was
+                                      asked has another answer in a case */
+    const node *seeks;             /* aside: run up to this loop */
+    struct state *state;           /* of the whole conversation at the main loop */
+    size_t era;                    /* number of side runs: their own scopes need no undo */
     struct frame {
         const node *next;
         scope *s;
@@ -228,16 +254,25 @@ struct jx {
     int inside; /* in how many loops, and blocks whose text is a value */
     jlist **watched;
     size_t n_watched, watched_capacity;
-    size_t need;            /* all that was asked is true for this number of messages, and for more */
-    struct binding *prompt; /* add_generation_prompt; NULL: the template has no such name */
-    bool asked_prompt;      /* its value was asked */
-    size_t effects;         /* how often an attribute of a namespace was set, or a generator read */
-    bool early;             /* the template asks about the element that follows */
-    bool aside;             /* in a side run */
-    int64_t side_steps;     /* left for side runs */
-    size_t side_memory;     /* bytes left for side runs, beside arena->most */
+    size_t need;        /* all that was asked is true for this number of messages, and for more */
+    size_t effects;     /* how often an attribute of a namespace was set, or a generator read */
+    size_t prompted;    /* 1 + the first case with the prompt whose text is known */
+    int64_t side_steps; /* left for what only the cases need; swap_budget */
+    struct room {
+        char *at;
+        size_t left, rest; /* left: bytes at `at`; rest: bytes of further chunks */
+    } room;                /* memory for what only the cases need */
     struct undo *undo;
     size_t n_undo, undo_capacity;
+    bool captured;     /* in a macro or a block whose text is a value */
+    bool lost;         /* a block {% generation %} was there */
+    bool aside;        /* in a side run */
+    bool reached;      /* aside: the state at the loop that is sought is that of the whole conversation */
+    bool twin_reached; /* aside: so it is in the case that follows */
+    bool logging;      /* what is changed before the main loop is kept in `undo` */
+    bool early;        /* the template asks about the element that follows */
+    bool checked;      /* prompts_hold is known */
+    bool prompts_hold; /* the whole text goes on as the first one with the prompt does */
 };
 
 enum { JX_DEPTH = 400 };
@@ -334,6 +369,8 @@ node *parse_filters(parser *p, node *input, bool started);
 
 /* Returns true if statements can write text. What prints raise_exception(...) does not. */
 bool can_write(const node *body);
+/* Returns true if something in these nodes can hold on to the loop that they are in, beyond its round. */
+bool keeps_loop(const node *body);
 /* Returns what ends a search, or NULL: once it is false, the body of the loop does nothing. */
 const node *find_until(const node *body, const node *target);
 
@@ -366,6 +403,7 @@ static inline jv jv_bool(bool b) { return (jv){.kind = J_BOOL, .i = b}; }
 static inline jv jv_real(double x) { return (jv){.kind = J_REAL, .real = x}; }
 static inline jv jv_str(jstr *s) { return (jv){.kind = J_STRING, .s = s}; }
 static inline jv jv_none(void) { return (jv){.kind = J_NONE}; }
+/* `what`: of a static text, or of the arena. */
 static inline jv jv_undefined(const char *what) { return (jv){.kind = J_UNDEFINED, .what = what}; }
 static inline jv jv_list(jlist *list) { return (jv){.kind = J_LIST, .list = list}; }
 static inline jv jv_dict(jdict *dict) { return (jv){.kind = J_DICT, .dict = dict}; }
@@ -374,6 +412,10 @@ static inline bool is_number(jv v) { return is_integer(v) || v.kind == J_REAL; }
 static inline double to_real(jv v) { return v.kind == J_REAL ? v.real : (double)v.i; }
 
 const char *kind_name(jv v); /* as Python calls the type */
+/* An undefined variable, or attribute of a value of some kind. `name` must last. */
+jv jv_no_variable(const char *name);
+jv jv_no_attribute(jv of, const char *name);
+const char *undefined_text(jx *e, jv v);
 jlist *list_new(jx *e, jlist_kind kind);
 void list_add(jx *e, jlist *list, jv v);
 jdict *dict_new(jx *e);
@@ -402,6 +444,8 @@ jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step);
 jv get_path(jx *e, jv object, jv path);
 bool find_method(jx *e, jv object, const char *name, jv *method);
 bool names_method(const char *name); /* of any value */
+jfn string_method(const char *name); /* NULL: there is none */
+jv bind_method(jx *e, jv object, const char *name, jfn fn);
 
 /* ---- call.c ------------------------------------------------------------------------------------------ */
 
@@ -433,6 +477,7 @@ jv percent_format(jx *e, jstr *format, jv values);
 
 struct scope {
     scope *parent;
+    size_t era;
     struct binding {
         const char *name;
         jv value;
@@ -453,12 +498,16 @@ jstr *capture(jx *e, scope *s, const node *body);
 void assign(jx *e, scope *s, const node *target, jv value);
 jv run_loop(jx *e, scope *s, const node *n, jv items, int depth);
 bool loop_peek(jx *e, jloop *loop);
-jv loop_attribute(jx *e, jloop *loop, const char *name);
+/* Returns the number of an attribute of loops; one that is not offered has the last one. From LOOP_CYCLE on
+ * they are methods. */
+enum { LOOP_CYCLE = 11 };
+size_t loop_number(const char *name);
+jv loop_attribute(jx *e, jloop *loop, size_t number);
 jv call_macro(jx *e, const jmacro *m, const jargs *a);
 /* As eval, for one who reads no more of a list of messages than is noted by `asked`. */
 jv eval_unasked(jx *e, scope *s, const node *n);
 
-/* ---- cut.c --------------------------------------------------------------------------------------------- */
+/* ---- facet.c ------------------------------------------------------------------------------------------- */
 
 /* Notes a list of the messages from number `offset` on. */
 void watch(jx *e, jlist *list, size_t offset);
@@ -466,16 +515,64 @@ void watch(jx *e, jlist *list, size_t offset);
  * than it has: for its end. */
 enum { ALL_MESSAGES = -1 };
 void asked(jx *e, const jlist *list, int64_t n);
-static inline void asked_all(jx *e, jv v) /* of any value */
+/* Returns the value in a case. */
+static inline jv facet_of(const jx *e, jv v, size_t i) { return v.facets ? e->facets[v.facets - 1][i] : v; }
+/* Returns the value in the case that is run aside. */
+jv facet_aside(jx *e, jv v);
+/* Returns the value without its facets, for one who may do anything with it. */
+jv settle_facets(jx *e, jv v);
+static inline jv settle(jx *e, jv v)
 {
+    if (v.facets)
+        return settle_facets(e, v);
     if (v.kind == J_LIST && v.list->watched)
-        asked(e, v.list, -1);
+        asked(e, v.list, ALL_MESSAGES);
+    return v;
 }
+/* As is_true, for a value that may have facets. */
+bool settle_true(jx *e, jv v);
+/* Returns what `how` makes of the values, in all cases: a constant. It may not fail; where it cannot tell, it
+ * returns a value of the kind NO_FACET. */
+#define NO_FACET J_LOOP
+typedef jv facet_fn(jx *e, jv a, jv b, const void *with);
+jv map_facets(jx *e, jv a, jv b, facet_fn *how, const void *with);
+/* Returns a number: plus * (messages in `list`) + add. */
+jv count_facets(jx *e, const jlist *list, int64_t plus, int64_t add);
+/* Returns element i < 0 of a list of messages, counted from its end. */
+jv last_message(jx *e, const jlist *list, int64_t i);
+/* Returns true if two values are the same, with the same origins. */
+bool same_value(jx *e, jv a, jv b);
+/* Returns true if a value never changes: it is a number, a string, or a list or map of such values alone. It
+ * holds no list of messages, which ends earlier in side runs, and nothing whose identity can be asked for but
+ * lists and maps (cannot_tell). */
+bool is_constant(jx *e, jv v);
+/* Notes that a case goes its own way. */
+void disagree(jx *e, size_t i);
+/* What was asked cannot be told of any case. */
+void cannot_tell(jx *e);
+/* Does what only the cases need, with steps and memory of their own. Returns false where these do not
+ * suffice; the cases that are still to come are given up, then. */
+typedef void side_fn(jx *e, void *with);
+bool on_the_side(jx *e, side_fn *work, void *with);
+/* Changes between the steps and memory of the rendering and those of the cases. */
+void swap_budget(jx *e);
+/* Lists the cuts that are wanted. */
+void make_cases(jx *e);
+/* Returns add_generation_prompt in all cases. */
+jv prompt_facets(jx *e, jv whole);
+/* Returns the first case of n messages or more. */
+size_t first_case(const jx *e, size_t n);
+static inline size_t messages_of(const jx *e, size_t i) { return e->cases[i].cut / 2; }
+
+/* ---- cut.c --------------------------------------------------------------------------------------------- */
+
 /* Keeps what is at `place` before it is changed, to be restored after a side run. */
 void jx_keep(jx *e, void *place, size_t size);
 /* Returns true if side runs can follow elements of this loop. */
-bool starts_watch(jx *e, const jloop *loop);
+bool starts_watch(jx *e, scope *s, const jloop *loop);
 /* Runs them before the next element. */
 void watch_next(jx *e, jloop *loop, const char *name);
+/* A side run has come to the loop that it seeks. */
+void reach(jx *e, scope *s, jlist *items) __attribute__((noreturn));
 
 #endif

@@ -59,7 +59,8 @@ void ax_jinja_text_fini(ax_jinja_text *text);
 /* What the template writes for the first messages alone: the first `same` bytes of the whole text, and a
  * tail. */
 typedef struct ax_jinja_cut {
-    bool wanted, known;            /* known: set where it could be told on the way */
+    bool wanted, known; /* known: set where it could be told on the way */
+    bool spare;         /* wanted only where the text with the prompt is not how the whole goes on */
     size_t same, begin, end, part; /* of tails: bytes, and the index of the first part */
 } ax_jinja_cut;
 

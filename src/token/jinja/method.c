@@ -530,6 +530,15 @@ bool names_method(const char *name)
            find_builtin(list_methods, name);
 }
 
+jfn string_method(const char *name) { return find_builtin(string_methods, name); }
+
+jv bind_method(jx *e, jv object, const char *name, jfn fn)
+{
+    jmethod *m = jx_alloc(e, sizeof *m);
+    *m = (jmethod){name, object, fn};
+    return (jv){.kind = J_METHOD, .method = m};
+}
+
 bool find_method(jx *e, jv object, const char *name, jv *method)
 {
     static const jbuiltin none[] = {{0}};
@@ -539,10 +548,7 @@ bool find_method(jx *e, jv object, const char *name, jv *method)
                             : object.kind == J_LIST && object.list->kind == L_TUPLE ? list_methods
                                                                                     : none;
     jfn fn = find_builtin(table, name);
-    if (!fn)
-        return false;
-    jmethod *m = jx_alloc(e, sizeof *m);
-    *m = (jmethod){name, object, fn};
-    *method = (jv){.kind = J_METHOD, .method = m};
-    return true;
+    if (fn)
+        *method = bind_method(e, object, name, fn);
+    return fn != NULL;
 }

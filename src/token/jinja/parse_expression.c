@@ -286,6 +286,8 @@ static node *parse_attribute(parser *p, node *object)
     n->a = object;
     n->name = take_name(p, "the name of an attribute");
     n->flag = !names_method(n->name) && strncmp(n->name, "__", 2) != 0;
+    n->op = (uint8_t)loop_number(n->name);
+    n->fn = string_method(n->name);
     return n;
 }
 
@@ -325,6 +327,7 @@ static node *parse_filter(parser *p, node *input)
     n->fn = find_filter(n->name);
     note_missing(p, "filter", n);
     n->b = is_op(p, '(') ? parse_arguments(p) : NULL;
+    n->op = !n->b && (!strcmp(n->name, "length") || !strcmp(n->name, "count")) ? 'l' : 0;
     return n;
 }
 
@@ -350,6 +353,17 @@ static bool argument_follows(const parser *p)
     return kind == T_NAME;
 }
 
+static bool asks_kind(const char *test)
+{
+    static const char *const kinds[] = {"defined", "undefined", "none",     "string",  "number",
+                                        "integer", "float",     "boolean",  "true",    "false",
+                                        "mapping", "iterable",  "sequence", "callable"};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++)
+        if (!strcmp(test, kinds[i]))
+            return true;
+    return false;
+}
+
 static node *parse_test(parser *p, node *input)
 {
     node *n = new_node(p, N_TEST);
@@ -367,6 +381,7 @@ static node *parse_test(parser *p, node *input)
         n->b = new_node(p, N_ARG);
         n->b->a = parse_postfix(p, parse_primary(p));
     }
+    n->op = !n->b && asks_kind(n->name) ? 'k' : 0;
     return n;
 }
 

@@ -11,6 +11,7 @@ scope *scope_new(jx *e, scope *parent)
 {
     scope *s = jx_alloc(e, sizeof *s);
     s->parent = parent;
+    s->era = e->era;
     return s;
 }
 
@@ -24,14 +25,18 @@ void scope_set(jx *e, scope *s, const char *name, jv value)
     for (; b && b->name != name; n++)
         b = b->next;
     charge_bindings(e, n);
+    /* What ends before a side run does, or before the main loop begins, need not be restored. */
+    const bool kept = e->aside ? s->era != e->era : !s->parent || !s->parent->parent;
     if (!b) {
         b = jx_alloc(e, sizeof *b);
         b->name = name;
         b->next = s->first;
-        jx_keep(e, &s->first, sizeof s->first);
+        if (kept)
+            jx_keep(e, &s->first, sizeof s->first);
         s->first = b;
+    } else if (kept) {
+        jx_keep(e, &b->value, sizeof b->value);
     }
-    jx_keep(e, &b->value, sizeof b->value);
     b->value = value;
 }
 
@@ -54,9 +59,11 @@ static void set_member(jx *e, jdict *d, jv key, jv value)
 {
     e->effects++;
     jx_keep(e, d, sizeof *d);
-    for (size_t i = 0; e->aside && i < d->n; i++)
+    for (size_t i = 0; (e->aside || e->logging) && i < d->n; i++)
         if (is_equal(e, d->key[i], key))
             jx_keep(e, &d->value[i], sizeof d->value[i]);
+    if (e->aside || e->logging) /* a new member does not go where another run has one */
+        d->capacity = d->n;
     dict_set(e, d, key, value);
 }
 
@@ -68,7 +75,7 @@ void assign(jx *e, scope *s, const node *target, jv value)
     }
     if (target->type == N_NSREF) {
         jv space;
-        if (!scope_get(e, s, target->name, &space) || space.kind != J_NAMESPACE)
+        if (!scope_get(e, s, target->name, &space) || (space = settle(e, space)).kind != J_NAMESPACE)
             jx_fail(e, "%s is no namespace, so its attribute %s cannot be set", target->name, target->text);
         if (target->text[0] == '_')
             jx_fail(e, "an attribute of a namespace cannot begin with \"_\"");
@@ -134,14 +141,14 @@ static bool has_next(jx *e, jloop *loop)
     return loop_peek(e, loop);
 }
 
-/* Returns the number of elements that follow, which settles those that pass. */
-static int64_t count_rest(jx *e, jloop *loop)
+/* Returns the number of elements that follow, which settles those that pass, and `more`. */
+static jv count_rest(jx *e, jloop *loop, int64_t more)
 {
     check_idle(e, loop);
     keep_loop(e, loop);
-    asked(e, loop->items, -1);
     if (!loop->node->c)
-        return (int64_t)(loop->items->n - loop->next);
+        return count_facets(e, loop->items, 1, more - (int64_t)loop->next);
+    asked(e, loop->items, ALL_MESSAGES);
     jlist *rest = list_new(e, L_LIST);
     for (; loop_peek(e, loop); loop->peeked = false)
         list_add(e, rest, loop->items->v[loop->next++]);
@@ -151,7 +158,7 @@ static int64_t count_rest(jx *e, jloop *loop)
     loop->node = plain;
     loop->items = rest;
     loop->next = 0;
-    return (int64_t)rest->n;
+    return jv_int((int64_t)rest->n + more);
 }
 
 static jv m_cycle(jx *e, jv self, const jargs *a)
@@ -174,14 +181,7 @@ static jv m_changed(jx *e, jv self, const jargs *a)
     return jv_bool(changed);
 }
 
-static jv loop_method(jx *e, jloop *loop, const char *name, jfn fn)
-{
-    jmethod *m = jx_alloc(e, sizeof *m);
-    *m = (jmethod){name, {.kind = J_LOOP, .loop = loop}, fn};
-    return (jv){.kind = J_METHOD, .method = m};
-}
-
-jv loop_attribute(jx *e, jloop *loop, const char *name)
+size_t loop_number(const char *name)
 {
     static const char *const names[] = {"index",    "index0",    "first",  "last",     "length",
                                         "revindex", "revindex0", "depth",  "previtem", "nextitem",
@@ -189,7 +189,13 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     size_t i = 0;
     while (i < AX_COUNT(names) && strcmp(names[i], name) != 0)
         i++;
-    switch (i) {
+    return i;
+}
+
+jv loop_attribute(jx *e, jloop *loop, size_t number)
+{
+    const jv self = {.kind = J_LOOP, .loop = loop};
+    switch (number) {
     case 0:
         return jv_int(loop->index + 1);
     case 1:
@@ -199,11 +205,11 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
     case 3:
         return jv_bool(!has_next(e, loop));
     case 4:
-        return jv_int(loop->index + 1 + count_rest(e, loop));
+        return count_rest(e, loop, loop->index + 1);
     case 5:
-        return jv_int(1 + count_rest(e, loop));
+        return count_rest(e, loop, 1);
     case 6:
-        return jv_int(count_rest(e, loop));
+        return count_rest(e, loop, 0);
     case 7:
         return jv_int(loop->depth + 1);
     case 8:
@@ -212,10 +218,10 @@ jv loop_attribute(jx *e, jloop *loop, const char *name)
         return has_next(e, loop) ? loop->items->v[loop->next] : jv_undefined("there is no next item");
     case 10:
         return jv_int(loop->depth);
-    case 11:
-        return loop_method(e, loop, name, m_cycle);
-    case 12:
-        return loop_method(e, loop, name, m_changed);
+    case LOOP_CYCLE:
+        return bind_method(e, self, "cycle", m_cycle);
+    case LOOP_CYCLE + 1:
+        return bind_method(e, self, "changed", m_changed);
     default:
         return jv_undefined("loop has no such attribute");
     }
@@ -251,18 +257,22 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
     }
     *loop = (jloop){.items = elements(e, items), .index = -1, .node = n, .outer = s, .depth = depth};
     jx_enter(e);
-    const bool watched = starts_watch(e, loop);
+    if (e->seeks == n && e->aside)
+        reach(e, s, loop->items);
+    const bool watched = starts_watch(e, s, loop);
     while (e->flow != FLOW_BREAK && loop_peek(e, loop)) {
         const size_t effects = e->effects, written = e->text->n;
         if (watched)
             watch_next(e, loop, name);
         run_next(e, loop, name);
-        if (e->effects != effects ||
-            e->text->n != written) /* else it had no effect that this element was there */
+        if (e->effects != effects || e->text->n != written ||
+            n->keeps) /* else it had no effect that this element was there */
             asked(e, loop->items, (int64_t)loop->next);
         loop->wrote |= e->text->n != written;
         if (e->flow == FLOW_CONTINUE)
             e->flow = FLOW_ON;
+        if (n->until && loop_peek(e, loop) && !settle_true(e, eval_unasked(e, s, n->until)))
+            break;
     }
     e->flow = FLOW_ON;
     if (n->other) /* whether the list has an element decides if `else` runs */
@@ -318,10 +328,7 @@ static jv filter_text(jx *e, scope *s, const node *filter, jstr *text)
 static void run_if(jx *e, scope *s, const node *n)
 {
     for (; n; n = n->other) {
-        const jv yes = eval_unasked(e, s, n->a);
-        if (yes.kind == J_LIST)
-            asked(e, yes.list, 1);
-        if (is_true(e, yes)) {
+        if (settle_true(e, eval_unasked(e, s, n->a))) {
             run(e, s, n->d);
             return;
         }
@@ -373,10 +380,16 @@ static void run_generation(jx *e, scope *s, const node *n)
 
 static void run_set(jx *e, scope *s, const node *n)
 {
-    const jv value = eval_unasked(e, s, n->b);
-    if (n->a->type != N_NAME)
-        asked_all(e, value);
+    jv value = eval_unasked(e, s, n->b);
+    if (n->a->type == N_TUPLE || value.kind == J_LIST)
+        value = n->a->type == N_NAME ? value : settle(e, value);
     assign(e, s, n->a, value);
+}
+
+static void run_for(jx *e, scope *s, const node *n)
+{
+    const jv items = eval_unasked(e, s, n->b);
+    run_loop(e, s, n, items.facets ? settle(e, items) : items, 0);
 }
 
 static void run_one(jx *e, scope *s, const node *n)
@@ -389,7 +402,7 @@ static void run_one(jx *e, scope *s, const node *n)
         put(e, to_string(e, eval(e, s, n->a)));
         break;
     case N_FOR:
-        run_loop(e, s, n, eval_unasked(e, s, n->b), 0);
+        run_for(e, s, n);
         break;
     case N_IF:
         run_if(e, s, n);
@@ -433,6 +446,8 @@ void run(jx *e, scope *s, const node *body)
         here.next = body->next;
         jx_charge(e, 0);
         e->line = body->line;
+        if (!here.outer)
+            e->statement = (struct start){body, e->n_undo, e->text};
         run_one(e, s, body);
     }
     jx_leave(e);
@@ -531,12 +546,15 @@ static ax_status try_render(jx *e, const json_t *context)
     scope *root = scope_new(e, NULL);
     e->text = js_text(e, "");
     if (e->cuts)
-        e->tails = jx_alloc(e, 2 * e->cuts->n * sizeof *e->tails);
+        make_cases(e);
     set_globals(e, root);
     set_context(e, root, context);
     const char *name = names_find(&e->template->names, prompt, sizeof prompt - 1);
-    for (e->prompt = name ? root->first : NULL; e->prompt && e->prompt->name != name;)
-        e->prompt = e->prompt->next;
+    struct binding *asks = name ? root->first : NULL;
+    while (asks && asks->name != name)
+        asks = asks->next;
+    if (asks)
+        asks->value = prompt_facets(e, asks->value);
     run(e, scope_new(e, root), e->template->body);
     js_data(e, e->text);
     return AX_OK;
@@ -567,6 +585,14 @@ static ax_status lend(ax_buf *memory, arena *a)
     return AX_OK;
 }
 
+/* Gives half of the memory that is there to what only the cases need. */
+static void divide(arena *a, struct room *room)
+{
+    room->left = (a->left / 2) & ~(size_t)15;
+    a->left -= room->left;
+    room->at = room->left ? a->at + a->left : NULL;
+}
+
 static void keep_size(ax_buf *memory, const arena *a)
 {
     enum { MOST = 1 << 20 };
@@ -590,9 +616,12 @@ ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, 
               .cuts = cuts,
               .steps = 1000000 + 100 * (int64_t)size,
               .side_steps = 1000000 + 100 * (int64_t)size,
-              .side_memory = memory.most / 2,
+              .room.rest = memory.most / 2,
+              .facet_room = memory.most / 8,
               .most_text = ((size_t)4 << 20) + 8 * size};
     ax_status status = lend(&out->memory, &memory);
+    if (cuts)
+        divide(&memory, &e->room);
     if (status == AX_OK)
         status = try_render(e, context);
     if (status == AX_OK)

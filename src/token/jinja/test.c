@@ -69,8 +69,10 @@ static jv t_sameas(jx *e, jv v, const jargs *a)
     const jv other = argument(e, a);
     if (v.kind != other.kind)
         return jv_bool(false);
-    if (v.kind == J_LIST || v.kind == J_DICT)
+    if (v.kind == J_LIST || v.kind == J_DICT) {
+        cannot_tell(e);
         return jv_bool(v.dict == other.dict);
+    }
     return jv_bool(is_equal(e, v, other));
 }
 

@@ -7,13 +7,34 @@
 #include <math.h>
 #include <string.h>
 
-const char *kind_name(jv v)
+static const char *const kind_names[] = {
+    "undefined", "None",  "bool",   "int",      "float", "str",   "list",           "dict",      "namespace",
+    "loop",      "macro", "method", "function", "list",  "tuple", "view of a dict", "generator", "range"};
+
+/* Returns the number of a value's kind in kind_names. */
+static size_t kind_of(jv v) { return v.kind == J_LIST ? J_FUNCTION + 1 + (size_t)v.list->kind : v.kind; }
+
+const char *kind_name(jv v) { return kind_names[kind_of(v)]; }
+
+/* jv.of: 0: `what` is a sentence; 1: the name of a variable; 2 + a kind: of its attribute */
+jv jv_no_variable(const char *name) { return (jv){.kind = J_UNDEFINED, .of = 1, .what = name}; }
+
+jv jv_no_attribute(jv of, const char *name)
 {
-    static const char *const names[] = {"undefined", "None",   "bool",    "int",       "float",
-                                        "str",       "list",   "dict",    "namespace", "loop",
-                                        "macro",     "method", "function"};
-    static const char *const lists[] = {"list", "tuple", "view of a dict", "generator", "range"};
-    return v.kind == J_LIST ? lists[v.list->kind] : names[v.kind];
+    return (jv){.kind = J_UNDEFINED, .of = (uint8_t)(2 + kind_of(of)), .what = name};
+}
+
+const char *undefined_text(jx *e, jv v)
+{
+    jbuf text = {0};
+    if (!v.of)
+        return v.what;
+    if (v.of == 1)
+        jbuf_printf(e, &text, "\"%.100s\" is not defined", v.what);
+    else
+        jbuf_printf(e, &text, "a %s has no attribute \"%.100s\"", kind_names[v.of - 2], v.what);
+    jbuf_add(e, &text, "", 1);
+    return text.data;
 }
 
 jlist *list_new(jx *e, jlist_kind kind)
@@ -185,7 +206,7 @@ int compare(jx *e, jv a, jv b)
     if (a.kind == J_LIST && b.kind == J_LIST && a.list->kind == b.list->kind && a.list->kind <= L_TUPLE)
         return compare_lists(e, a.list, b.list);
     if (a.kind == J_UNDEFINED || b.kind == J_UNDEFINED)
-        jx_fail(e, "%s", a.kind == J_UNDEFINED ? a.what : b.what);
+        jx_fail(e, "%s", undefined_text(e, a.kind == J_UNDEFINED ? a : b));
     jx_fail(e, "a %s and a %s have no order", kind_name(a), kind_name(b));
 }
 

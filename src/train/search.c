@@ -558,7 +558,8 @@ static ax_status make_base(struct ax_search *s)
     AX_TRY(ax_train_plan_step(run, p));
     if (!p->options.seq_len)
         p->options.seq_len = ax_min(ax_model_config_positions(&run->inputs.model), AX_ROW_MOST);
-    if (!ax_config_given(run->config, "offload.optimizer") && !ax_config_given(run->config, "offload.update"))
+    if (strcmp(run->config->device, "cuda") == 0 && !ax_config_given(run->config, "offload.optimizer") &&
+        !ax_config_given(run->config, "offload.update"))
         p->parallel.offload.update = AX_OFFLOAD_ON_DEVICE; /* an update on the host has no price */
     s->offloads = p->parallel.offload.update == AX_OFFLOAD_ON_DEVICE;
     s->alike = are_alike(run);

@@ -77,15 +77,6 @@ static void spread_dropout(ax_config *cfg)
             *one[i] = rate;
 }
 
-/* Gives the keys that a search will choose values that agree with any others. */
-static void open_searched(ax_config *cfg)
-{
-    if (!ax_config_given(cfg, "train.micro_batch"))
-        cfg->train.micro_batch = 1;
-    if (!ax_config_given(cfg, "train.recompute"))
-        cfg->train.recompute = AX_CONFIG_RECOMPUTE_AUTO;
-}
-
 ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                          ax_config *cfg)
 {
@@ -97,9 +88,7 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (path)
         AX_TRY(ax_option_read_file(cfg->set, path));
     AX_TRY(ax_option_read_overrides(cfg->set, n, overrides));
-    if (use == AX_CONFIG_TO_SEARCH || (use == AX_CONFIG_TO_PLAN && cfg->grid.choice == AX_CONFIG_GRID_AUTO))
-        open_searched(cfg);
-    config_check(cfg);
+    config_check(cfg, use);
     if (use != AX_CONFIG_TO_TRAIN)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);

@@ -7,7 +7,7 @@
 #include "axonn/model.h"
 
 /* rules.c: checks the rules between keys, and records errors with ax_option_error. */
-void config_check(ax_config *cfg);
+void config_check(ax_config *cfg, ax_config_use use);
 
 /* Returns true if the two keys have valid values. A rule between two keys is skipped if one of the keys is
  * already wrong. */

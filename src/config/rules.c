@@ -392,6 +392,17 @@ static void check_choice(ax_config *cfg)
         cfg->grid.data = cfg->grid.expert = cfg->grid.pipe = cfg->grid.x = cfg->grid.y = cfg->grid.z = 1;
 }
 
+/* If there will be a search, gives the keys that it chooses values that break no rule. */
+static void open_searched(ax_config *cfg, ax_config_use use)
+{
+    if (use != AX_CONFIG_TO_SEARCH && (use != AX_CONFIG_TO_PLAN || cfg->grid.choice != AX_CONFIG_GRID_AUTO))
+        return;
+    if (!ax_config_given(cfg, "train.micro_batch"))
+        cfg->train.micro_batch = 1;
+    if (!ax_config_given(cfg, "train.recompute"))
+        cfg->train.recompute = AX_CONFIG_RECOMPUTE_AUTO;
+}
+
 /* Checks that grid.expert divides grid.data. */
 static void check_expert_ranks(ax_config *cfg)
 {
@@ -596,9 +607,10 @@ ax_status ax_config_take_ranks(ax_config *cfg, int ranks)
     return ax_option_finish(cfg->set);
 }
 
-void config_check(ax_config *cfg)
+void config_check(ax_config *cfg, ax_config_use use)
 {
-    check_choice(cfg); /* first: it sets sizes of the grid */
+    check_choice(cfg); /* first: it sets sizes of the grid, and decides whether they are searched */
+    open_searched(cfg, use);
     check_model(cfg);
     config_check_tune(cfg);
     check_batch(cfg);

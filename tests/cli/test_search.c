@@ -221,6 +221,11 @@ static void the_command_line_decides(void **state)
     write_text("axes.yaml", SMALL "grid: {x: 3}\n");
     assert_int_equal(shell(AXONN " plan auto.yaml grid.x=2 2>&1", &out), 0);
     assert_contains(out.data, "2 ranks: data=1 pipe=1 x=2 y=1 z=1\n");
+    json_t *with = json_of(AXONN " plan auto.yaml grid.x=2 --json"),
+           *without = json_of(AXONN " plan a.yaml grid.x=2 --json");
+    assert_true(number(with, "mem_planned") == number(without, "mem_planned"));
+    json_decref(with);
+    json_decref(without);
     assert_int_equal(shell(AXONN " plan axes.yaml grid=auto --ranks 2 --machine m.yaml 2>&1", &out), 0);
     assert_contains(out.data, "axonn train axes.yaml --ranks 2 grid.data=");
     assert_int_equal(shell("rm auto.yaml axes.yaml", &out), 0);

@@ -190,6 +190,9 @@ typedef struct ax_device_event {
 
 /* Calls `each` for each operand of an event. */
 void ax_device_event_operands(const ax_device_event *event, ax_operand_fn *each, void *user);
+/* Returns the bytes of the largest operand of a copy, collective or message: of a collective those of the
+ * larger buffer. */
+double ax_device_event_bytes(const ax_device_event *event);
 
 /* A listener is told of the events of one device that are of its `kinds`, on the thread that launches
  * kernels. The caller of ax_device_listen owns it and keeps it until ax_device_unlisten, or until the device

@@ -153,7 +153,7 @@ typedef struct ax_search_options {
     const ax_machine *machine; /* borrowed */
     int ranks;
     bool axes_only; /* only the sizes of the grid and its order are chosen; other keys are as configured */
-    bool every;     /* replays every candidate as a whole; for tests */
+    bool every;     /* replays every candidate as a whole, without bounds: exact, and slow */
     int most;       /* how many candidates are kept */
 } ax_search_options;
 
@@ -180,8 +180,7 @@ int ax_search_count(const ax_search *search);
 const ax_candidate *ax_search_get(const ax_search *search, int i);
 int64_t ax_search_ranked(const ax_search *search);
 int64_t ax_search_replays(const ax_search *search);
-/* Appends the keys of a candidate that differ from the defaults or that were searched: "grid.data=4 zero=1".
- */
+/* Appends the keys of a candidate that were searched and have an effect: "grid.data=4 … zero=1". */
 AX_MUST_CHECK ax_status ax_search_words(const ax_search *search, const ax_candidate *candidate, ax_buf *out);
 /* Lists what the longest computing stage of a candidate sends in a step, the longest first. The caller frees
  * *out. */

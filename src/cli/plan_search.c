@@ -161,8 +161,7 @@ static ax_status print_text(ax_search *search, const ax_config *config, const ax
            how->args->path, by->ranks, by->machine->name);
     AX_TRY(print_table(search, how->explain ? (int)ax_max(how->top, RIVALS + 1) : how->top));
     if (ax_search_count(search) < how->top)
-        printf("the search found no more that fit and that the description tells apart, or ended before it "
-               "did\n");
+        printf("no other layout was found that fits and has another time or memory\n");
     if (how->explain)
         AX_TRY(explain(search));
     if (all > 0)

@@ -36,6 +36,16 @@ void ax_device_tell(const ax_device *dev, const ax_device_event *event)
             l->tell(l->user, event);
 }
 
+double ax_device_event_bytes(const ax_device_event *event)
+{
+    double most = 0;
+    for (int i = 0; i < event->operands; i++) {
+        const double bytes = (double)event->operand[i].count * (double)ax_dtype_size(event->operand[i].dtype);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 void ax_device_event_operands(const ax_device_event *event, ax_operand_fn *each, void *user)
 {
     if (event->kind == AX_ON_KERNEL)

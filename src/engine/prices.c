@@ -9,17 +9,6 @@ static ax_status price_kernel(void *user, ax_kernel kernel, const void *args, do
     return ax_machine_kernel_seconds(user, kernel, args, seconds);
 }
 
-/* Returns the bytes of the largest operand: of a collective the larger of its two buffers. */
-static double bytes_of(const ax_device_event *e)
-{
-    double bytes = 0;
-    for (int i = 0; i < e->operands; i++) {
-        double size = (double)e->operand[i].count * (double)ax_dtype_size(e->operand[i].dtype);
-        bytes = size > bytes ? size : bytes;
-    }
-    return bytes;
-}
-
 static ax_machine_group group_of(const ax_machine *m, const ax_comm *comm)
 {
     const ax_comm_place place = ax_comm_place_of(comm, (int)m->ranks_per_node);
@@ -46,7 +35,7 @@ static ax_status copy_seconds(const ax_machine *m, double bytes, double *seconds
 static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg[AX_LEGS], int *legs)
 {
     const ax_machine *m = user;
-    const double bytes = bytes_of(e);
+    const double bytes = ax_device_event_bytes(e);
     *legs = 1;
     if (e->kind == AX_ON_COPY) {
         leg->carrier = TO_HOST;
@@ -86,7 +75,7 @@ static ax_status price_least(void *user, const ax_device_event *e, ax_leg leg[AX
     const ax_machine_group group = {size, 1, (int)ax_min(size, m->ranks_per_node)};
     *legs = 1;
     leg->carrier = AX_NO_CARRIER;
-    return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, bytes_of(e), &group,
+    return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, ax_device_event_bytes(e), &group,
                                    &leg->seconds);
 }
 

@@ -158,17 +158,22 @@ static ax_status time_stage(const ax_train_plan *p, int stage, const ax_prices *
     return status;
 }
 
+int64_t ax_train_plan_micro_batches(const ax_train_plan *plan)
+{
+    return plan->options.global_batch /
+           (plan->options.micro_batch *
+            ax_strategy_ranks(plan->parallel.strategy, AX_ROLE_BATCH, plan->grid));
+}
+
 ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices, ax_event_ring *const ring[],
                              ax_stage_times *times, ax_step_time *out)
 {
     const int stages = plan->grid.of[AX_PIPE];
-    const int64_t rows =
-        plan->options.micro_batch * ax_strategy_ranks(plan->parallel.strategy, AX_ROLE_BATCH, plan->grid);
     memset(times, 0, (size_t)stages * sizeof *times);
     AX_TRY(ax_train_check_priced(plan));
     for (int s = 0; s < stages; s++)
         AX_TRY(time_stage(plan, s, prices, ring ? ring[s] : NULL, &times[s]));
-    return ax_step_time_make(&plan->parallel.pipe, stages, plan->options.global_batch / rows, times, out);
+    return ax_step_time_make(&plan->parallel.pipe, stages, ax_train_plan_micro_batches(plan), times, out);
 }
 
 void ax_train_plan_fini(ax_train_plan *plan)

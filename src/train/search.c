@@ -394,9 +394,7 @@ static ax_status rank(struct ax_search *s, tables *t)
 /* Returns the bytes that a rank needs at least if the weights, in the compute dtype, are divided evenly. */
 static double least_share(const struct ax_search *s, int64_t ranks)
 {
-    int64_t parameters, matmul;
-    ax_model_config_params(&s->run->inputs.model, &parameters, &matmul);
-    return (double)parameters * (double)ax_dtype_size(s->base.compute) / (double)ranks;
+    return (double)search_weights(s) / (double)ranks;
 }
 
 /* Sets *out to whether a run of `ranks` ranks has a candidate that fits, as far as is known once s->replays
@@ -525,9 +523,10 @@ static bool are_alike(const ax_train_run *run)
 }
 
 /* Returns true if the key keeps the value that the configuration gives it. */
-static bool is_fixed(const struct ax_search *s, ax_search_key key, const char *name)
+static bool is_fixed(const struct ax_search *s, ax_search_key key)
 {
     const ax_config *c = s->run->config;
+    const char *name = search_key_names[key];
     if (key == AX_SEARCH_GRID)
         return false; /* size by size (search_list_grids) */
     if (key == AX_SEARCH_RECOMPUTE && c->train.recompute == AX_CONFIG_RECOMPUTE_AUTO)
@@ -540,11 +539,6 @@ static bool is_fixed(const struct ax_search *s, ax_search_key key, const char *n
 /* Fills the plan that candidates begin with: all that does not depend on the layout. */
 static ax_status make_base(struct ax_search *s)
 {
-    static const char *const names[AX_SEARCH_KEYS] = {
-#define NAME(ID, key) key,
-        AX_SEARCHED(NAME)
-#undef NAME
-    };
     const ax_train_run *run = s->run;
     ax_train_plan *p = &s->base;
     AX_TRY(ax_comm_alone_create(s->by.ranks, &s->world));
@@ -564,7 +558,7 @@ static ax_status make_base(struct ax_search *s)
     s->offloads = p->parallel.offload.update == AX_OFFLOAD_ON_DEVICE;
     s->alike = are_alike(run);
     for (int key = 0; key < AX_SEARCH_KEYS; key++)
-        s->fixed[key] = is_fixed(s, (ax_search_key)key, names[key]);
+        s->fixed[key] = is_fixed(s, (ax_search_key)key);
     AX_TRY(ax_ctx_find_limit(&s->limit));
     if (!s->limit || s->limit > (size_t)s->by.machine->device.memory)
         s->limit = (size_t)s->by.machine->device.memory;

@@ -38,6 +38,10 @@ struct ax_search {
 
 /* ---- search_keys.c --------------------------------------------------------------------------------- */
 
+/* The keys of the configuration. */
+extern const char *const search_key_names[AX_SEARCH_KEYS];
+/* Returns the bytes of the model's weights in the compute dtype. */
+int64_t search_weights(const struct ax_search *s);
 /* Lists the legal grids of s->ranks ranks. */
 ax_status search_list_grids(struct ax_search *s);
 /* Sets `values` to the values of the key for a candidate whose keys before it have values. */

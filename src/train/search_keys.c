@@ -5,6 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const search_key_names[AX_SEARCH_KEYS] = {
+#define NAME(ID, key) key,
+    AX_SEARCHED(NAME)
+#undef NAME
+};
+
+int64_t search_weights(const struct ax_search *s)
+{
+    int64_t parameters, matmul;
+    ax_model_config_params(&s->run->inputs.model, &parameters, &matmul);
+    return parameters * (int64_t)ax_dtype_size(s->base.compute);
+}
+
 /* ---- legal grids ----------------------------------------------------------------------------------- */
 
 /* Returns true if the configuration fixes this size of the grid to another value. */
@@ -175,19 +188,11 @@ static void list_offload(const struct ax_search *s, const ax_candidate *c, searc
         add(v, AX_OFFLOAD_HOST);
 }
 
-/* Returns more bytes than the gathered weights of a rank have. */
-static int64_t all_weights(const struct ax_search *s)
-{
-    int64_t parameters, matmul;
-    ax_model_config_params(&s->run->inputs.model, &parameters, &matmul);
-    return ax_round_up(parameters, 1 << 20) * (int64_t)ax_dtype_size(s->base.compute);
-}
-
 /* A cache spares gathers only of weights that are sharded, from one micro-batch to the next. */
 static void list_weight_cache(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
     if (micro_batches(s, c) > 1 && (ax_grid_size_along(c->grid, AX_Z) > 1 || c->value[AX_SEARCH_ZERO] == 3))
-        add(v, all_weights(s));
+        add(v, ax_round_up(search_weights(s), (int64_t)ax_dtype_size(s->base.compute) << 20)); /* all */
     add(v, 0);
 }
 
@@ -401,12 +406,6 @@ void search_apply(const ax_candidate *c, ax_train_plan *plan)
 
 /* ---- as text --------------------------------------------------------------------------------------- */
 
-static const char *const names[AX_SEARCH_KEYS] = {
-#define NAME(ID, key) key,
-    AX_SEARCHED(NAME)
-#undef NAME
-};
-
 static const ax_option *option_of(const char *key)
 {
     size_t n;
@@ -428,7 +427,7 @@ static ax_status print_grid(const ax_candidate *c, ax_buf *out)
 
 static ax_status print_value(const ax_candidate *c, ax_search_key key, ax_buf *out)
 {
-    const ax_option *row = option_of(names[key]);
+    const ax_option *row = option_of(search_key_names[key]);
     const int64_t value = c->value[key];
     char text[64];
     if (key == AX_SEARCH_GRID)

@@ -292,10 +292,7 @@ static void enter_waits(const replaying *r, const ax_stage_times *times, ax_cand
 static ax_status find_time(const replaying *r, const stage_result *result, const int *like, bool whole,
                            ax_candidate *c)
 {
-    const ax_train_plan *p = &r->plan;
-    const int64_t micro_batches =
-        p->options.global_batch /
-        (p->options.micro_batch * ax_strategy_ranks(p->parallel.strategy, AX_ROLE_BATCH, p->grid));
+    const int64_t micro_batches = ax_train_plan_micro_batches(&r->plan);
     ax_stage_times *times;
     ax_step_time step;
     AX_TRY(ax_calloc((size_t)r->stages, sizeof *times, &times));
@@ -382,14 +379,6 @@ static ax_status count_kernel(void *user, ax_kernel kernel, const void *args, do
     return c->given.kernel(c->given.user, kernel, args, seconds);
 }
 
-static double bytes_of(const ax_device_event *e)
-{
-    double bytes = 0;
-    for (int i = 0; i < e->operands; i++)
-        bytes = fmax(bytes, (double)e->operand[i].count * (double)ax_dtype_size(e->operand[i].dtype));
-    return bytes;
-}
-
 /* Prints the axes along which the ranks of a communicator differ. */
 static void print_axes(const ax_train_plan *plan, const ax_comm *comm, char out[AX_AXISSET_TEXT])
 {
@@ -423,7 +412,7 @@ static ax_status count_transfer(void *user, const ax_device_event *e, ax_leg leg
         snprintf(s->axes, sizeof s->axes, "%s", axes);
     }
     s->calls += c->sign;
-    s->bytes += c->sign * bytes_of(e);
+    s->bytes += c->sign * ax_device_event_bytes(e);
     for (int k = 0; k < *legs; k++)
         s->seconds += c->sign * leg[k].seconds;
     return AX_OK;
@@ -462,9 +451,7 @@ ax_status ax_search_explain(ax_search *s, const ax_candidate *c, ax_candidate_se
     ax_train_plan plan = s->base;
     search_apply(c, &plan);
     counting count = {.given = ax_prices_of(s->by.machine), .plan = &plan, .most = MOST};
-    const int64_t micro_batches =
-        plan.options.global_batch /
-        (plan.options.micro_batch * ax_strategy_ranks(plan.parallel.strategy, AX_ROLE_BATCH, plan.grid));
+    const int64_t micro_batches = ax_train_plan_micro_batches(&plan);
     AX_TRY(ax_calloc(MOST, sizeof *count.sent, &count.sent));
     const double more = (double)ax_max(micro_batches - AX_STEP_PARTS, 0);
     ax_status status =

@@ -54,10 +54,15 @@ say() {
     used=$now
 }
 
-# show LOG: prints the part of a log that says what went wrong.
+# show LOG: prints the part of a log that says what went wrong: of each test that failed the last lines that it printed.
 show() {
     {
-        grep -aE -m 12 'error|ERROR|Sanitizer|\*\*\*Failed|not found|^[a-z_]+\.(sh|py): ' "$1"
+        awk '/^ *[0-9]+\/[0-9]+ Test +#|^The following tests/ {
+                 for (i = n > 20 ? n - 20 : 0; i < n; i++) print last[i]
+                 n = 0; failed = /\*\*\*/
+             }
+             failed && NF && !/^ *Start +[0-9]+:/ {last[n++] = $0}' "$1"
+        grep -aE -m 12 'error|ERROR|Sanitizer|not found' "$1"
         echo ...
         sed -n '/The following tests FAILED/,/^Errors/p' "$1" | grep . || tail -n 8 "$1"
     } | cut -c1-200 | sed 's/^/    /'

@@ -5,7 +5,8 @@ axonn=$1
 shift
 launch=("$@")
 dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# A child that a signal ends before it executes its program runs the trap too, and must leave the directory alone.
+trap '[[ $BASHPID != $$ ]] || rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 
 die() {

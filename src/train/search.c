@@ -397,9 +397,23 @@ static double least_share(const struct ax_search *s, int64_t ranks)
     return (double)search_weights(s) / (double)ranks;
 }
 
-/* Sets *out to whether a run of `ranks` ranks has a candidate that fits, as far as is known once s->replays
- * reaches `patience`. */
-static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, int64_t patience, bool *out)
+enum { MOST_DIVIDED = 32 }; /* grids that are tried for each number of ranks */
+
+/* Orders grids by the ways in which they divide a block's weights and the blocks, the most first: these are
+ * the ones that need the least memory. */
+static int most_divided(const void *a, const void *b)
+{
+    int64_t ways[2];
+    for (int i = 0; i < 2; i++) {
+        const ax_grid_size *size = i ? b : a;
+        ways[i] = ax_grid_size_along(*size, AX_X) * ax_grid_size_along(*size, AX_Y) *
+                  ax_grid_size_along(*size, AX_PIPE);
+    }
+    return (ways[0] < ways[1]) - (ways[0] > ways[1]);
+}
+
+/* Sets *out to whether one of the most divided grids of `ranks` ranks has a candidate that fits. */
+static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out)
 {
     *out = false;
     if (least_share(s, ranks) > (double)s->limit)
@@ -411,7 +425,8 @@ static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, int64_t p
     AX_TRY(search_list_grids(s));
     free(t->memo.of); /* its candidates have other grids */
     t->memo = (memo){.n = 0};
-    for (int i = s->n_grids - 1; i >= 0 && !*out && s->replays < patience; i--) {
+    qsort(s->grid, (size_t)s->n_grids, sizeof *s->grid, most_divided);
+    for (int i = 0; i < ax_min(s->n_grids, MOST_DIVIDED) && !*out; i++) {
         node n = {.depth = 1};
         search_set(s, &n.c, AX_SEARCH_GRID, i);
         AX_TRY(check_signal());
@@ -424,23 +439,19 @@ static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, int64_t p
     return AX_OK;
 }
 
-enum { ENOUGH_REPLAYS = 1000 };
-
 /* Sets *out to a number of ranks that would do, the smallest if more ranks never need more memory each: a
- * multiple of those of a node, if the run has more than one node; 0: the machine has too few, or none was
- * found with ENOUGH_REPLAYS replays. */
+ * multiple of those of a node, if the run has more than one node; 0: the machine has too few. */
 static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
 {
     const int64_t per_node = s->by.machine->ranks_per_node, all = ax_machine_ranks(s->by.machine);
     const size_t least = s->least;
-    const int64_t patience = s->replays + ENOUGH_REPLAYS;
     bool do_fit = false;
     int64_t low = s->by.ranks, high = low;
     *out = 0;
-    while (!do_fit && high < all && s->replays < patience) {
+    while (!do_fit && high < all) {
         low = high;
         high = ax_min(2 * high, all);
-        AX_TRY(enough(s, t, high, patience, &do_fit));
+        AX_TRY(enough(s, t, high, &do_fit));
     }
     *out = do_fit ? high : 0;
     const int64_t unit = low >= per_node ? per_node : 1;
@@ -449,7 +460,7 @@ static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
         bool fewer;
         if (middle <= low)
             break;
-        AX_TRY(enough(s, t, middle, patience, &fewer));
+        AX_TRY(enough(s, t, middle, &fewer));
         *(fewer ? out : &low) = middle;
     }
     s->least = least;

@@ -179,6 +179,59 @@ char *ax_grid_size_print(ax_grid_size size, char out[80]);
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,
                       char out[320]);
 
+/* ---- classes of memory ---------------------------------------------------------------------------- */
+
+/* The classes of a rank's memory: X(ID, name in the log, where it is: DEVICE, HOST or DISK). The classes on
+ * the device are what ax_ctx_peak counts. */
+/* clang-format off */
+#define AX_MEMORY(X)                                                                                         \
+    /* Master weights, and weights that kernels read without a copy of their own: vectors, frozen weights, */ \
+    /* all weights in fp32. */                                                                               \
+    X(WEIGHTS, "weights", DEVICE)                                                                            \
+    /* Weights in the compute dtype beside their master weights; gathered weights (train.weight_cache). */   \
+    X(COPIES, "compute copies", DEVICE)                                                                      \
+    X(MASKS, "masks", DEVICE) /* of pruned matrices */                                                       \
+    X(GRADIENTS, "gradients", DEVICE)                                                                        \
+    X(OPTIMIZER, "optimizer", DEVICE)                                                                        \
+    X(RING, "buckets of offloaded state", DEVICE)                                                            \
+    X(ACTIVATIONS, "activations", DEVICE) /* and saved tensors (ax_frame) */                                 \
+    /* Buffers for tokens, targets and positions, for loss and norms, and the tables of sums and updates. */ \
+    X(BATCH, "batch", DEVICE)                                                                                \
+    X(TABLES, "position tables", DEVICE) /* cosines and sines of rotary position embeddings */               \
+    X(MESSAGES, "messages", DEVICE)      /* buffers of messages between pipeline stages */                   \
+    X(CACHE, "key/value cache", DEVICE)  /* of a generator */                                                \
+    X(WORKSPACE, "kernel scratch", DEVICE)                                                                   \
+    /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
+    X(PINNED, "pinned messages", HOST)                                                                       \
+    X(LOGITS, "logits", HOST) /* of a generator, for the host to draw tokens from */                         \
+    /* Offloaded state in host memory, and the buffers between its file and a GPU. */                        \
+    X(HOST, "offloaded state", HOST)                                                                         \
+    X(FILE, "offloaded state", DISK)
+/* clang-format on */
+
+typedef enum ax_memory_class {
+#define AX_MEMORY_ID_(ID, ...) AX_MEMORY_##ID,
+    AX_MEMORY(AX_MEMORY_ID_)
+#undef AX_MEMORY_ID_
+        AX_MEMORY_CLASSES
+} ax_memory_class;
+
+/* Bytes of memory by class. */
+typedef struct ax_memory {
+    size_t bytes[AX_MEMORY_CLASSES];
+} ax_memory;
+typedef enum ax_memory_place { AX_MEMORY_ON_DEVICE, AX_MEMORY_ON_HOST, AX_MEMORY_ON_DISK } ax_memory_place;
+/* Returns the bytes of all classes at a place; ax_memory_total those on the device. */
+size_t ax_memory_on(const ax_memory *memory, ax_memory_place place);
+/* ax_memory_name returns the name of a class in the log, ax_memory_where its place. */
+const char *ax_memory_name(ax_memory_class one);
+ax_memory_place ax_memory_where(ax_memory_class one);
+size_t ax_memory_total(const ax_memory *memory);
+/* Adds the bytes of each class of `more` to those of *memory. */
+void ax_memory_add(ax_memory *memory, const ax_memory *more);
+/* Prints each class at a place that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns out. */
+char *ax_memory_print(const ax_memory *memory, ax_memory_place place, char out[512]);
+
 /* ---- context ------------------------------------------------------------------------------------- */
 
 /* Where the state of trained matrices lies that only updates read: master weights, if kernels read rounded
@@ -244,8 +297,9 @@ typedef struct ax_ctx {
     uint64_t seed;
     ax_parallel parallel; /* must not change once layers or parameters exist */
     bool owns_world;      /* ax_ctx_destroy destroys `world` */
-    size_t held, peak; /* bytes that the device holds for this rank, now and at most so far (ax_ctx_held) */
-    size_t most;       /* bytes that it may hold (runtime.device_memory); 0: no limit */
+    ax_memory held;       /* bytes that the device holds for this rank now, by class */
+    size_t peak;          /* the most that it has held so far (ax_ctx_peak) */
+    size_t most;          /* bytes that it may hold (runtime.device_memory); 0: no limit */
 } ax_ctx;
 
 /* The compute threads of a rank, and the cores to which they are bound. */
@@ -294,11 +348,15 @@ AX_MUST_CHECK ax_status ax_ctx_create_dry_over(ax_comm *world, ax_grid_size size
 void ax_ctx_destroy(ax_ctx **ctx);
 
 /* Allocates device memory in which collectives are fastest: by ax_comm_alloc of the world if the device uses
- * host memory, else by ax_device_alloc. For set-up, never within a step. Pass the same `bytes` to
- * ax_ctx_free; NULL may be freed. Not collective. AX_ERR_MEMORY, also if the device would then hold more than
- * runtime.device_memory allows. */
-AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
-void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
+ * host memory, else by ax_device_alloc. For set-up, never within a step. `of` is the class as which the bytes
+ * are counted. Pass the same class and bytes to ax_ctx_free; NULL may be freed. Not collective.
+ * AX_ERR_MEMORY, also if the device would then hold more than runtime.device_memory allows: the message has
+ * what it holds, by class. */
+AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, ax_memory_class of, size_t bytes, void **out);
+void ax_ctx_free(ax_ctx *ctx, ax_memory_class of, void *memory, size_t bytes);
+/* Do the same with a block of memory whose bytes belong to several classes, all on the device. */
+AX_MUST_CHECK ax_status ax_ctx_alloc_block(ax_ctx *ctx, const ax_memory *of, void **out);
+void ax_ctx_free_block(ax_ctx *ctx, const ax_memory *of, void *memory);
 /* Return the bytes that the device holds for this rank, now and at most so far: the scratch memory of its
  * kernels (ax_device_workspace), which is allocated when the context opens the device, and all that
  * ax_ctx_alloc has allocated, as many bytes as were asked for. What libraries and drivers take beside that is
@@ -309,55 +367,6 @@ size_t ax_ctx_peak(const ax_ctx *ctx);
  * context keeps the value that it was created with; contexts of dry runs have no limit. AX_ERR_USAGE if the
  * environment variable is wrong. */
 AX_MUST_CHECK ax_status ax_ctx_find_limit(size_t *bytes);
-
-/* The classes of a rank's memory: X(ID, name in the log, where it is: DEVICE, HOST or DISK). The classes on
- * the device are what ax_ctx_peak counts. */
-/* clang-format off */
-#define AX_MEMORY(X)                                                                                         \
-    /* Master weights, and weights that kernels read without a copy of their own: vectors, frozen weights, */ \
-    /* all weights in fp32. */                                                                               \
-    X(WEIGHTS, "weights", DEVICE)                                                                            \
-    /* Weights in the compute dtype beside their master weights; gathered weights (train.weight_cache). */   \
-    X(COPIES, "compute copies", DEVICE)                                                                      \
-    X(MASKS, "masks", DEVICE) /* of pruned matrices */                                                       \
-    X(GRADIENTS, "gradients", DEVICE)                                                                        \
-    X(OPTIMIZER, "optimizer", DEVICE)                                                                        \
-    X(RING, "buckets of offloaded state", DEVICE)                                                            \
-    X(ACTIVATIONS, "activations", DEVICE) /* and saved tensors (ax_frame) */                                 \
-    /* Buffers for tokens, targets and positions, for loss and norms, and the tables of sums and updates. */ \
-    X(BATCH, "batch", DEVICE)                                                                                \
-    X(TABLES, "position tables", DEVICE) /* cosines and sines of rotary position embeddings */               \
-    X(MESSAGES, "messages", DEVICE)      /* buffers of messages between pipeline stages */                   \
-    X(CACHE, "key/value cache", DEVICE)  /* of a generator */                                                \
-    X(WORKSPACE, "kernel scratch", DEVICE)                                                                   \
-    /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
-    X(PINNED, "pinned messages", HOST)                                                                       \
-    X(LOGITS, "logits", HOST) /* of a generator, for the host to draw tokens from */                         \
-    /* Offloaded state in host memory, and the buffers between its file and a GPU. */                        \
-    X(HOST, "offloaded state", HOST)                                                                         \
-    X(FILE, "offloaded state", DISK)
-/* clang-format on */
-
-typedef enum ax_memory_class {
-#define AX_MEMORY_ID_(ID, ...) AX_MEMORY_##ID,
-    AX_MEMORY(AX_MEMORY_ID_)
-#undef AX_MEMORY_ID_
-        AX_MEMORY_CLASSES
-} ax_memory_class;
-
-/* Bytes of memory by class. */
-typedef struct ax_memory {
-    size_t bytes[AX_MEMORY_CLASSES];
-} ax_memory;
-typedef enum ax_memory_place { AX_MEMORY_ON_DEVICE, AX_MEMORY_ON_HOST, AX_MEMORY_ON_DISK } ax_memory_place;
-/* Returns the bytes of all classes at a place; ax_memory_total those on the device. */
-size_t ax_memory_on(const ax_memory *memory, ax_memory_place place);
-/* ax_memory_name returns the name of a class in the log, ax_memory_where its place. */
-const char *ax_memory_name(ax_memory_class one);
-ax_memory_place ax_memory_where(ax_memory_class one);
-size_t ax_memory_total(const ax_memory *memory);
-/* Prints each class at a place that has bytes, with its name: "weights 1.2 MiB, batch 4 KiB". Returns out. */
-char *ax_memory_print(const ax_memory *memory, ax_memory_place place, char out[512]);
 
 #ifdef __cplusplus
 }

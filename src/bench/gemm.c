@@ -298,9 +298,9 @@ static ax_status alloc_memory(timing *t, const bench_gemms *out)
         t->most_groups = ax_max(t->most_groups, p->groups);
     }
     AX_TRY(ax_calloc((size_t)t->runs, sizeof *t->seconds, &t->seconds));
-    AX_TRY(ax_ctx_alloc(t->ctx, t->pool_bytes, (void **)&t->pool));
-    AX_TRY(ax_ctx_alloc(t->ctx, STAGED * sizeof(float), (void **)&t->staged));
-    AX_TRY(ax_ctx_alloc(t->ctx, bounds_bytes(t), (void **)&t->bounds));
+    AX_TRY(ax_ctx_alloc(t->ctx, AX_MEMORY_ACTIVATIONS, t->pool_bytes, (void **)&t->pool));
+    AX_TRY(ax_ctx_alloc(t->ctx, AX_MEMORY_ACTIVATIONS, STAGED * sizeof(float), (void **)&t->staged));
+    AX_TRY(ax_ctx_alloc(t->ctx, AX_MEMORY_ACTIVATIONS, bounds_bytes(t), (void **)&t->bounds));
     return ax_run_init_normal(
         t->ctx->stream,
         &(ax_init_normal_args){
@@ -309,9 +309,9 @@ static ax_status alloc_memory(timing *t, const bench_gemms *out)
 
 static void free_memory(timing *t)
 {
-    ax_ctx_free(t->ctx, t->pool, t->pool_bytes);
-    ax_ctx_free(t->ctx, t->staged, STAGED * sizeof(float));
-    ax_ctx_free(t->ctx, t->bounds, bounds_bytes(t));
+    ax_ctx_free(t->ctx, AX_MEMORY_ACTIVATIONS, t->pool, t->pool_bytes);
+    ax_ctx_free(t->ctx, AX_MEMORY_ACTIVATIONS, t->staged, STAGED * sizeof(float));
+    ax_ctx_free(t->ctx, AX_MEMORY_ACTIVATIONS, t->bounds, bounds_bytes(t));
     free(t->seconds);
 }
 

@@ -166,7 +166,7 @@ enum { LAUNCHES = 200, COPY_RUNS = 7, COPY_BYTES = 32 << 20 };
 static ax_status time_launches(ax_ctx *ctx, double *out)
 {
     double seconds[LAUNCHES], *x;
-    AX_TRY(ax_ctx_alloc(ctx, sizeof *x, (void **)&x));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, sizeof *x, (void **)&x));
     const ax_fill_args fill = {.n = 1, .value = 0, .y = x, .dtype = AX_F64};
     ax_status status = AX_OK;
     for (int i = 0; i < LAUNCHES && status == AX_OK; i++) {
@@ -176,7 +176,7 @@ static ax_status time_launches(ax_ctx *ctx, double *out)
             status = ax_stream_wait(ctx->stream);
         seconds[i] = ax_now() - begin;
     }
-    ax_ctx_free(ctx, x, sizeof *x);
+    ax_ctx_free(ctx, AX_MEMORY_BATCH, x, sizeof *x);
     *out = ax_spread_of(seconds, LAUNCHES).median;
     return status;
 }
@@ -187,7 +187,7 @@ static ax_status time_copies(ax_ctx *ctx, double *out)
     double seconds[COPY_RUNS];
     void *host, *device;
     AX_TRY(ax_calloc(1, COPY_BYTES, &host));
-    ax_status status = ax_ctx_alloc(ctx, COPY_BYTES, &device);
+    ax_status status = ax_ctx_alloc(ctx, AX_MEMORY_BATCH, COPY_BYTES, &device);
     if (status == AX_OK) {
         for (int i = 0; i < COPY_RUNS && status == AX_OK; i++) {
             double begin = ax_now();
@@ -196,7 +196,7 @@ static ax_status time_copies(ax_ctx *ctx, double *out)
                 status = ax_stream_wait(ctx->stream);
             seconds[i] = ax_now() - begin;
         }
-        ax_ctx_free(ctx, device, COPY_BYTES);
+        ax_ctx_free(ctx, AX_MEMORY_BATCH, device, COPY_BYTES);
         *out = COPY_BYTES / ax_spread_of(seconds, COPY_RUNS).median;
     }
     free(host);

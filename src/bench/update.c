@@ -55,14 +55,15 @@ ax_status bench_update_make(ax_ctx *ctx, int64_t elements, bench_update *u)
     AX_TRY(check_chunk(u));
     AX_TRY(ax_param_set_init(u->set));
     AX_TRY(ax_updater_create(adamw, u->set, &u->updater));
-    AX_TRY(ax_ctx_alloc(ctx, (size_t)(1 + u->params) * sizeof *u->numbers, (void **)&u->numbers));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, (size_t)(1 + u->params) * sizeof *u->numbers,
+                        (void **)&u->numbers));
     return ax_run_fill(ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = u->numbers, .dtype = AX_F64});
 }
 
 void bench_update_fini(bench_update *u)
 {
     if (u->numbers)
-        ax_ctx_free(u->ctx, u->numbers, (size_t)(1 + u->params) * sizeof *u->numbers);
+        ax_ctx_free(u->ctx, AX_MEMORY_BATCH, u->numbers, (size_t)(1 + u->params) * sizeof *u->numbers);
     ax_updater_destroy(&u->updater);
     ax_param_set_destroy(&u->set);
     for (int i = 0; i < u->params; i++)

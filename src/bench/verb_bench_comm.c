@@ -489,13 +489,14 @@ static ax_status run_beside(bench *b, int inner, int size, ax_machine_link *link
     group.all = b->world;
     AX_TRY(ax_comm_split(b->world, rank % inner + rank / (inner * size) * inner, rank, &group.world));
     ax_status status = b->stream ? ax_comm_connect(group.world, b->ctx.dev, "a group", why) : AX_OK;
-    status = ax_comm_agree(
-        b->world, status == AX_OK ? ax_ctx_alloc(&b->ctx, 3 * WORK_BYTES, (void **)&operands) : status);
+    status = ax_comm_agree(b->world, status == AX_OK ? ax_ctx_alloc(&b->ctx, AX_MEMORY_MESSAGES,
+                                                                    3 * WORK_BYTES, (void **)&operands)
+                                                     : status);
     if (status == AX_OK) {
         if (!b->stream)
             memset(operands, 0, 3 * WORK_BYTES);
         status = measure_link(&group, operands, link);
-        ax_ctx_free(&b->ctx, operands, 3 * WORK_BYTES);
+        ax_ctx_free(&b->ctx, AX_MEMORY_MESSAGES, operands, 3 * WORK_BYTES);
     }
     ax_comm_destroy(&group.world);
     return status;
@@ -574,8 +575,8 @@ static ax_status prepare(bench *b)
     b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
     AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
     AX_TRY(open_device(b));
-    AX_TRY(ax_ctx_alloc(&b->ctx, bytes, (void **)&b->send[0]));
-    AX_TRY(ax_ctx_alloc(&b->ctx, bytes, (void **)&b->recv[0]));
+    AX_TRY(ax_ctx_alloc(&b->ctx, AX_MEMORY_MESSAGES, bytes, (void **)&b->send[0]));
+    AX_TRY(ax_ctx_alloc(&b->ctx, AX_MEMORY_MESSAGES, bytes, (void **)&b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
     /* Each rank writes its buffers first (first touch), so that their pages lie in its own NUMA memory. */
@@ -590,7 +591,7 @@ static void release(bench *b)
 {
     size_t bytes = (size_t)b->args->largest + 4096;
     for (int i = 0; i < 2 && b->ctx.dev; i++)
-        ax_ctx_free(&b->ctx, i ? b->recv[0] : b->send[0], bytes);
+        ax_ctx_free(&b->ctx, AX_MEMORY_MESSAGES, i ? b->recv[0] : b->send[0], bytes);
     ax_comm_disconnect(b->world);
     ax_device_close(&b->ctx.dev);
     free(b->send[1]);

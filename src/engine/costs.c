@@ -74,7 +74,8 @@ static ax_status make_model(counter *c)
     const ax_model_use use = {.recompute = o->recompute, .positions = o->seq_len, .chunk_each = true};
     AX_TRY(ax_model_create(c->ctx, o->model, &use, &c->model));
     AX_TRY(ax_layer_param_set(c->model->root, o->optim ? o->optim->moments : -1, &c->set));
-    AX_TRY(ax_ctx_alloc(c->ctx, (size_t)(1 + c->set->n) * sizeof *c->numbers, (void **)&c->numbers));
+    AX_TRY(ax_ctx_alloc(c->ctx, AX_MEMORY_BATCH, (size_t)(1 + c->set->n) * sizeof *c->numbers,
+                        (void **)&c->numbers));
     AX_TRY(ax_frame_create(c->ctx, 0, &c->frame));
     return o->optim ? ax_updater_create(o->optim, c->set, &c->updater) : AX_OK;
 }

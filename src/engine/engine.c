@@ -45,7 +45,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
  * views of this memory. */
 static ax_status make_batch(ax_engine *e, const ax_tensor *like, engine_slot *s)
 {
-    AX_TRY(ax_ctx_alloc(e->ctx, engine_batch_bytes(e), (void **)&s->device));
+    AX_TRY(ax_ctx_alloc(e->ctx, AX_MEMORY_BATCH, engine_batch_bytes(e), (void **)&s->device));
     ax_tensor *const views[ARRAYS] = {&s->batch.tokens, &s->batch.targets, &s->batch.doc_start,
                                       &s->batch.positions};
     for (int i = 0; i < ARRAYS; i++) {
@@ -105,7 +105,7 @@ static size_t routers_bytes(const ax_engine *e) { return (size_t)engine_routers(
 
 static ax_status make_numbers(ax_engine *e)
 {
-    AX_TRY(ax_ctx_alloc(e->ctx, engine_numbers_bytes(e), (void **)&e->numbers));
+    AX_TRY(ax_ctx_alloc(e->ctx, AX_MEMORY_BATCH, engine_numbers_bytes(e), (void **)&e->numbers));
     return e->options.optim && routers_bytes(e)
                ? ax_pinned_alloc(e->ctx->dev, routers_bytes(e), (void **)&e->routers)
                : AX_OK;
@@ -118,7 +118,7 @@ static ax_status make_scores(ax_engine *e)
                  all = (size_t)(ax_engine_eval_rows(e) * e->options.seq_len);
     if (!e->options.scores)
         return AX_OK;
-    AX_TRY(ax_ctx_alloc(e->ctx, engine_scores_bytes(e), (void **)&s->device));
+    AX_TRY(ax_ctx_alloc(e->ctx, AX_MEMORY_BATCH, engine_scores_bytes(e), (void **)&s->device));
     s->micro.loss = s->device;
     s->micro.rank = (int32_t *)(void *)(s->device + mine * ax_dtype_size(e->ctx->accum));
     AX_TRY(ax_calloc(mine, sizeof(double), &s->host));
@@ -129,7 +129,7 @@ static ax_status make_scores(ax_engine *e)
 static void destroy_scores(ax_engine *e)
 {
     if (e->scores.device)
-        ax_ctx_free(e->ctx, e->scores.device, engine_scores_bytes(e));
+        ax_ctx_free(e->ctx, AX_MEMORY_BATCH, e->scores.device, engine_scores_bytes(e));
     free(e->scores.host);
     free(e->scores.loss);
     free(e->scores.rank);
@@ -196,7 +196,7 @@ static void destroy_slot(ax_engine *e, engine_slot *s)
     destroy_tasks(engine_chunks(e) * SLOT_TASKS, s->task);
     ax_frame_destroy(&s->frame);
     if (s->device)
-        ax_ctx_free(e->ctx, s->device, engine_batch_bytes(e));
+        ax_ctx_free(e->ctx, AX_MEMORY_BATCH, s->device, engine_batch_bytes(e));
 }
 
 void ax_engine_destroy(ax_engine **engine)
@@ -213,7 +213,7 @@ void ax_engine_destroy(ax_engine **engine)
     ax_pipeline_destroy(&e->pipeline);
     destroy_scores(e);
     if (e->numbers)
-        ax_ctx_free(e->ctx, e->numbers, engine_numbers_bytes(e));
+        ax_ctx_free(e->ctx, AX_MEMORY_BATCH, e->numbers, engine_numbers_bytes(e));
     if (e->routers)
         ax_pinned_free(e->ctx->dev, e->routers, routers_bytes(e));
     ax_updater_destroy(&e->updater);

@@ -89,7 +89,7 @@ static ax_status make_directions(ax_pipeline *p, bool trains)
         buffers += (p->direction[w].from >= 0) + (p->direction[w].to >= 0 ? p->direction[w].buffers : 0);
     p->bytes = (size_t)buffers * pipeline_part_bytes(p);
     if (p->bytes)
-        AX_TRY(ax_ctx_alloc(p->ctx, p->bytes, (void **)&p->memory));
+        AX_TRY(ax_ctx_alloc(p->ctx, AX_MEMORY_MESSAGES, p->bytes, (void **)&p->memory));
     for (int w = 0; w < DIRECTIONS; w++) {
         direction *y = &p->direction[w];
         AX_TRY(ax_calloc((size_t)y->buffers, sizeof *y->sends, &y->sends));
@@ -174,7 +174,7 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
     if (p->comm)
         ax_comm_release_messages(p->comm, p->ctx->dev, pipeline_part_bytes(p), most_messages(p));
     if (p->memory)
-        ax_ctx_free(p->ctx, p->memory, p->bytes);
+        ax_ctx_free(p->ctx, AX_MEMORY_MESSAGES, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)
         free(p->direction[w].sends);
     for (int i = 0; i < ENQUEUED; i++)

@@ -28,55 +28,73 @@ ax_status ax_ctx_find_limit(size_t *bytes)
     return AX_OK;
 }
 
-/* Fails if the device would hold more than it may with `bytes` more; `what` says for what they are. */
-static ax_status check_limit(const ax_ctx *ctx, const char *what, size_t bytes)
+/* Fails if the device would hold more than it may with `more`. */
+static ax_status check_limit(const ax_ctx *ctx, const ax_memory *more)
 {
-    char more[32], held[32];
-    size_t left = ctx->most > ctx->held ? ctx->most - ctx->held : 0;
-    AX_CHECK(
-        !ctx->most || bytes <= left, AX_ERR_MEMORY,
-        "%s of %s is refused: the device holds %s of the %zu bytes that runtime.device_memory allows; set "
-        "it higher, or choose settings that need less memory",
-        what, ax_format_bytes((double)bytes, more), ax_format_bytes((double)ctx->held, held), ctx->most);
+    char asked[32], held[32], parts[512], what[512];
+    const size_t bytes = ax_memory_total(more), now = ax_ctx_held(ctx),
+                 left = ctx->most > now ? ctx->most - now : 0;
+    AX_CHECK(!ctx->most || bytes <= left, AX_ERR_MEMORY,
+             "%s (%s) are refused: the device holds %s%s%s%s of the %zu bytes that runtime.device_memory "
+             "allows; set it higher, or choose settings that need less memory",
+             ax_format_bytes((double)bytes, asked), ax_memory_print(more, AX_MEMORY_ON_DEVICE, what),
+             ax_format_bytes((double)now, held), now ? " (" : "",
+             ax_memory_print(&ctx->held, AX_MEMORY_ON_DEVICE, parts), now ? ")" : "", ctx->most);
     return AX_OK;
 }
 
-static void count(ax_ctx *ctx, size_t bytes)
+static void count(ax_ctx *ctx, const ax_memory *more)
 {
-    ctx->held += bytes;
-    ctx->peak = ctx->held > ctx->peak ? ctx->held : ctx->peak;
+    ax_memory_add(&ctx->held, more);
+    ctx->peak = ax_ctx_held(ctx) > ctx->peak ? ax_ctx_held(ctx) : ctx->peak;
 }
 
 /* Counts the scratch memory that the device allocates when it is opened. */
 static ax_status count_scratch(ax_ctx *ctx, const char *device, int threads)
 {
-    size_t bytes;
-    AX_TRY(ax_device_workspace(device, threads, &bytes));
-    AX_TRY(check_limit(ctx, "scratch memory of kernels", bytes));
-    count(ctx, bytes);
+    ax_memory scratch = {{0}};
+    AX_TRY(ax_device_workspace(device, threads, &scratch.bytes[AX_MEMORY_WORKSPACE]));
+    AX_TRY(check_limit(ctx, &scratch));
+    count(ctx, &scratch);
     return AX_OK;
 }
 
-ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out)
+ax_status ax_ctx_alloc_block(ax_ctx *ctx, const ax_memory *of, void **out)
 {
+    const size_t bytes = ax_memory_total(of);
     *out = NULL;
-    AX_TRY(check_limit(ctx, "an allocation", bytes));
+    AX_TRY(check_limit(ctx, of));
     AX_TRY(ax_device_uses_host_memory(ctx->dev) ? ax_comm_alloc(ctx->world, bytes, out)
                                                 : ax_device_alloc(ctx->dev, bytes, out));
-    count(ctx, bytes);
+    count(ctx, of);
     return AX_OK;
 }
 
-void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes)
+ax_status ax_ctx_alloc(ax_ctx *ctx, ax_memory_class of, size_t bytes, void **out)
 {
-    if (ax_device_uses_host_memory(ctx->dev))
-        ax_comm_free(ctx->world, memory, bytes);
-    else
-        ax_device_free(ctx->dev, memory, bytes);
-    ctx->held -= memory ? bytes : 0;
+    ax_memory all = {{0}};
+    all.bytes[of] = bytes;
+    return ax_ctx_alloc_block(ctx, &all, out);
 }
 
-size_t ax_ctx_held(const ax_ctx *ctx) { return ctx->held; }
+void ax_ctx_free_block(ax_ctx *ctx, const ax_memory *of, void *memory)
+{
+    if (ax_device_uses_host_memory(ctx->dev))
+        ax_comm_free(ctx->world, memory, ax_memory_total(of));
+    else
+        ax_device_free(ctx->dev, memory, ax_memory_total(of));
+    for (int i = 0; i < AX_MEMORY_CLASSES && memory; i++)
+        ctx->held.bytes[i] -= of->bytes[i];
+}
+
+void ax_ctx_free(ax_ctx *ctx, ax_memory_class of, void *memory, size_t bytes)
+{
+    ax_memory all = {{0}};
+    all.bytes[of] = bytes;
+    ax_ctx_free_block(ctx, &all, memory);
+}
+
+size_t ax_ctx_held(const ax_ctx *ctx) { return ax_memory_total(&ctx->held); }
 size_t ax_ctx_peak(const ax_ctx *ctx) { return ctx->peak; }
 
 /* ---- creation ------------------------------------------------------------------------------------ */

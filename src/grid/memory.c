@@ -22,6 +22,12 @@ const char *ax_memory_name(ax_memory_class one) { return classes[one].name; }
 
 ax_memory_place ax_memory_where(ax_memory_class one) { return classes[one].place; }
 
+void ax_memory_add(ax_memory *memory, const ax_memory *more)
+{
+    for (int i = 0; i < AX_MEMORY_CLASSES; i++)
+        memory->bytes[i] += more->bytes[i];
+}
+
 size_t ax_memory_total(const ax_memory *m) { return ax_memory_on(m, AX_MEMORY_ON_DEVICE); }
 
 char *ax_memory_print(const ax_memory *m, ax_memory_place place, char out[512])

@@ -242,7 +242,7 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
     AX_TRY(ax_calloc((size_t)o->slots, sizeof *g->length, &g->length));
     AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
     AX_TRY(ax_calloc(1, logits_bytes(g), &g->logits));
-    AX_TRY(ax_ctx_alloc(g->ctx, ids_bytes(g), (void **)&g->device));
+    AX_TRY(ax_ctx_alloc(g->ctx, AX_MEMORY_BATCH, ids_bytes(g), (void **)&g->device));
     return g->plan ? ax_frame_create_planned(g->ctx, g->plan, &g->frame)
                    : ax_frame_create(g->ctx, 0, &g->frame);
 }
@@ -262,7 +262,7 @@ static void destroy(ax_generator *g)
     ax_frame_destroy(&g->frame);
     ax_kv_cache_destroy(&g->cache);
     if (g->device)
-        ax_ctx_free(g->ctx, g->device, ids_bytes(g));
+        ax_ctx_free(g->ctx, AX_MEMORY_BATCH, g->device, ids_bytes(g));
     ax_param_set_destroy(&g->set);
     ax_model_destroy(&g->model);
     free(g->length);

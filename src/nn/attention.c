@@ -290,7 +290,7 @@ static void attention_destroy(ax_layer *self)
     if (!a->borrows_table)
         ax_rope_table_free(self->ctx, &a->table);
     if (a->matrix.data)
-        ax_ctx_free(self->ctx, a->matrix.data, matrix_bytes(self));
+        ax_ctx_free(self->ctx, AX_MEMORY_TABLES, a->matrix.data, matrix_bytes(self));
 }
 
 const ax_layer_ops ax_attention_ops = {.kind = "attention",
@@ -346,7 +346,7 @@ ax_status ax_attention_attach(ax_layer *layer, const ax_loki *how)
                                       (int64_t[]){a->kv_width / e, measures ? e + 1 : e, e}, NULL, &layout);
     AX_TRY(ax_tensor_check(&matrix));
     a->matrix = matrix;
-    AX_TRY(ax_ctx_alloc(layer->ctx, matrix_bytes(layer), &a->matrix.data));
+    AX_TRY(ax_ctx_alloc(layer->ctx, AX_MEMORY_TABLES, matrix_bytes(layer), &a->matrix.data));
     return ax_run_fill(layer->ctx->stream, &(ax_fill_args){.n = ax_tensor_count(layer->ctx->grid, &matrix),
                                                            .y = a->matrix.data,
                                                            .dtype = matrix.dtype});

@@ -37,7 +37,8 @@ static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream
     AX_TRY(ax_calloc((size_t)n + 1, ax_dtype_size(t->dtype), &global));
     for (int64_t i = 0; i < n; i++)
         ax_store(t->dtype, global, i, scale * noise(stream, i));
-    ax_status status = ax_ctx_alloc(ctx, (size_t)ax_tensor_bytes(ctx->grid, t) + 1, &t->data);
+    ax_status status =
+        ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, (size_t)ax_tensor_bytes(ctx->grid, t) + 1, &t->data);
     if (status == AX_OK)
         status = ax_tensor_scatter(ctx, t, global);
     free(global);
@@ -61,12 +62,13 @@ static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
     ax_tensor *const t[] = {&batch->tokens, &batch->targets, &batch->doc_start, &batch->positions};
     for (int i = 0; i < 4; i++) {
         *t[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){B, T}, NULL, &layout);
-        AX_TRY(ax_ctx_alloc(ctx, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1, &t[i]->data));
+        AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1,
+                            &t[i]->data));
         AX_TRY(ax_tensor_scatter(ctx, t[i], host[i]));
     }
     const ax_batch_numbers now = {.step = 3, .first_row = 5 * T, .loss_scale = 1};
     void *numbers;
-    AX_TRY(ax_ctx_alloc(ctx, sizeof now, &numbers));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, sizeof now, &numbers));
     batch->now = numbers;
     AX_TRY(ax_copy_in(ctx->stream, numbers, &now, sizeof now));
     return AX_OK;
@@ -121,7 +123,8 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
                                                    .x = moved.data,
                                                    .y = b->set->param[i]->rounded.data,
                                                    .dtype = moved.dtype}));
-        ax_ctx_free(b->ctx, moved.data, (size_t)ax_tensor_bytes(b->ctx->grid, &moved) + 1);
+        ax_ctx_free(b->ctx, AX_MEMORY_ACTIVATIONS, moved.data,
+                    (size_t)ax_tensor_bytes(b->ctx->grid, &moved) + 1);
     }
     AX_TRY(ax_param_set_refresh(b->set));
     AX_TRY(ax_frame_create(b->ctx, FRAME, &b->frame));
@@ -140,9 +143,10 @@ static void bench_close(bench *b)
                             &b->x};
     for (size_t i = 0; i < AX_COUNT(t) && b->ctx; i++)
         if (t[i]->data)
-            ax_ctx_free(b->ctx, t[i]->data, (size_t)ax_tensor_bytes(b->ctx->grid, t[i]) + 1);
+            ax_ctx_free(b->ctx, AX_MEMORY_ACTIVATIONS, t[i]->data,
+                        (size_t)ax_tensor_bytes(b->ctx->grid, t[i]) + 1);
     if (b->ctx)
-        ax_ctx_free(b->ctx, (void *)(uintptr_t)b->batch.now, sizeof *b->batch.now);
+        ax_ctx_free(b->ctx, AX_MEMORY_ACTIVATIONS, (void *)(uintptr_t)b->batch.now, sizeof *b->batch.now);
     ax_frame_destroy(&b->frame);
     ax_param_set_destroy(&b->set);
     ax_layer_destroy(&b->layer);
@@ -175,7 +179,7 @@ static ax_status both(bench *b, outcome *out)
         ax_tensor grad = b->set->param[i]->grad;
         AX_TRY(collect(b->ctx, &grad, &out->grad[i], &out->grad_count[i]));
     }
-    ax_ctx_free(b->ctx, dy.data, (size_t)ax_tensor_bytes(b->ctx->grid, &dy) + 1);
+    ax_ctx_free(b->ctx, AX_MEMORY_ACTIVATIONS, dy.data, (size_t)ax_tensor_bytes(b->ctx->grid, &dy) + 1);
     return AX_OK;
 }
 

@@ -125,7 +125,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t sequences, int
     /* On a rank without heads, cache->bytes is 0. An allocation of 0 bytes also gives a pointer that is not
      * NULL, which the layers need. */
     if (status == AX_OK)
-        status = ax_ctx_alloc(ctx, cache->bytes, (void **)&cache->block);
+        status = ax_ctx_alloc(ctx, AX_MEMORY_CACHE, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)
         status = visit_attention(cache, root, place);
     if (status == AX_OK)
@@ -144,7 +144,7 @@ void ax_kv_cache_destroy(ax_kv_cache **cache)
         return;
     (void)visit_attention(c, c->root, detach); /* detach does not fail */
     if (c->block)
-        ax_ctx_free(c->ctx, c->block, c->bytes);
+        ax_ctx_free(c->ctx, AX_MEMORY_CACHE, c->block, c->bytes);
     free(c);
     *cache = NULL;
 }

@@ -151,7 +151,7 @@ ax_status ax_rope_table_make(ax_ctx *ctx, const ax_rope_config *c, int64_t head_
     AX_CHECK(positions > 0, AX_ERR_USAGE, "a rotary embedding needs at least 1 position, not %lld",
              (long long)positions);
     AX_TRY(ax_tensor_check(&table));
-    AX_TRY(ax_ctx_alloc(ctx, ax_rope_table_bytes(&table), &table.data));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_TABLES, ax_rope_table_bytes(&table), &table.data));
     *out = table;
     AX_TRY(ax_calloc((size_t)head_dim, sizeof *f, &f));
     ax_status status = fill_and_copy(ctx, c, &table, f);
@@ -162,6 +162,6 @@ ax_status ax_rope_table_make(ax_ctx *ctx, const ax_rope_config *c, int64_t head_
 void ax_rope_table_free(ax_ctx *ctx, ax_tensor *table)
 {
     if (table->data)
-        ax_ctx_free(ctx, table->data, ax_rope_table_bytes(table));
+        ax_ctx_free(ctx, AX_MEMORY_TABLES, table->data, ax_rope_table_bytes(table));
     *table = (ax_tensor){0};
 }

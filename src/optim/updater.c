@@ -151,9 +151,9 @@ static ax_status build(ax_updater *u)
     ax_ctx *ctx = u->set->ctx;
     AX_TRY(list_launches(u));
     AX_TRY(ax_calloc((size_t)(1 + u->set->n), sizeof *u->sums, &u->sums));
-    AX_TRY(ax_ctx_alloc(ctx, table_bytes(u), (void **)&u->array));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, table_bytes(u), (void **)&u->array));
     AX_TRY(ax_copy_in(ctx->stream, u->array, u->table, table_bytes(u)));
-    AX_TRY(ax_ctx_alloc(ctx, sizeof *u->numbers, (void **)&u->numbers));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, sizeof *u->numbers, (void **)&u->numbers));
     AX_TRY(ax_pinned_alloc(ctx->dev, sizeof *u->result, (void **)&u->result));
     AX_TRY(ax_stream_event_create(ctx->dev, &u->clipped));
     return ax_updater_resume(u);
@@ -182,8 +182,8 @@ void ax_updater_destroy(ax_updater **updater)
     ax_updater *u = *updater;
     if (!u)
         return;
-    ax_ctx_free(u->set->ctx, u->array, table_bytes(u));
-    ax_ctx_free(u->set->ctx, u->numbers, sizeof *u->numbers);
+    ax_ctx_free(u->set->ctx, AX_MEMORY_BATCH, u->array, table_bytes(u));
+    ax_ctx_free(u->set->ctx, AX_MEMORY_BATCH, u->numbers, sizeof *u->numbers);
     ax_pinned_free(u->set->ctx->dev, u->result, sizeof *u->result);
     ax_stream_event_destroy(&u->clipped);
     free(u->sums);

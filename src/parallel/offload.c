@@ -139,7 +139,7 @@ static ax_status make_slot(struct ax_offload_state *o, ax_offload_slot *s)
     ax_device *dev = o->ctx->dev;
     s->bucket = s->fetched = -1;
     AX_TRY(is_remote(o) ? ax_state_store_alloc(dev, slot_bytes(o), &s->data)
-                        : ax_ctx_alloc(o->ctx, slot_bytes(o), &s->data));
+                        : ax_ctx_alloc(o->ctx, AX_MEMORY_RING, slot_bytes(o), &s->data));
     if (stages(o))
         AX_TRY(ax_state_store_alloc(dev, slot_bytes(o), &s->staging));
     AX_TRY(ax_stream_event_create(dev, &s->came));
@@ -152,7 +152,7 @@ static void free_slot(struct ax_offload_state *o, ax_offload_slot *s)
     if (is_remote(o))
         ax_state_store_free(o->ctx->dev, s->data, slot_bytes(o));
     else
-        ax_ctx_free(o->ctx, s->data, slot_bytes(o));
+        ax_ctx_free(o->ctx, AX_MEMORY_RING, s->data, slot_bytes(o));
     ax_state_store_free(o->ctx->dev, s->staging, slot_bytes(o));
     ax_stream_event_destroy(&s->came);
     ax_stream_event_destroy(&s->updated);

@@ -14,6 +14,7 @@ typedef struct cursor {
     ax_param_set *set;
     char *base; /* NULL: only count bytes */
     size_t at;
+    ax_memory counted;
 } cursor;
 
 /* Takes memory for `count` elements from the block, counts its bytes as memory of class `of`, and sets *data
@@ -28,7 +29,7 @@ static void allocate(cursor *c, ax_memory_class of, int64_t count, ax_dtype dtyp
         *data = c->base + c->at;
         ax_device_touch(c->ctx->dev, *data, bytes);
     } else {
-        c->set->memory.bytes[of] += room;
+        c->counted.bytes[of] += room;
     }
     c->at += room;
 }
@@ -126,9 +127,9 @@ static int kind_of(const ax_param *p)
     return p->rest.ndim < 2 ? VECTOR : p->frozen ? FROZEN_MATRIX : MATRIX;
 }
 
-/* Places the arrays of one block of memory (AX_BLOCK_…) from `base` on (NULL: only computes the size), and
- * returns the size of the block in bytes. */
-static size_t allocate_all(ax_param_set *set, int block, void *base)
+/* Places the arrays of one block of memory (AX_BLOCK_…) from `base` on (NULL: only counts the bytes), and
+ * returns the bytes that it has counted. */
+static ax_memory allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .set = set, .base = base};
     size_t budget = set->ctx->parallel.weight_cache;
@@ -148,7 +149,7 @@ static size_t allocate_all(ax_param_set *set, int block, void *base)
                 allocate_mask(&c, p);
             }
         }
-    return c.at;
+    return c.counted;
 }
 
 static int by_name(const void *x, const void *y)
@@ -210,10 +211,12 @@ static ax_status allocate_blocks(ax_param_set *set)
 {
     for (int i = 0; i < AX_PARAM_BLOCKS; i++) {
         ax_param_block *block = &set->block[i];
-        block->bytes = allocate_all(set, i, NULL);
+        block->memory = allocate_all(set, i, NULL);
+        block->bytes = ax_memory_total(&block->memory);
         if (!block->bytes)
             continue;
-        AX_TRY(ax_ctx_alloc(set->ctx, block->bytes, &block->data));
+        ax_memory_add(&set->memory, &block->memory);
+        AX_TRY(ax_ctx_alloc_block(set->ctx, &block->memory, &block->data));
         allocate_all(set, i, block->data);
         if (i == AX_BLOCK_WEIGHTS)
             AX_TRY(upload_masks(set));
@@ -317,7 +320,7 @@ void ax_param_set_destroy(ax_param_set **set)
             detach(s->param[i]);
     ax_offload_free(s);
     for (int i = 0; i < AX_PARAM_BLOCKS; i++)
-        ax_ctx_free(s->ctx, s->block[i].data, s->block[i].bytes);
+        ax_ctx_free_block(s->ctx, &s->block[i].memory, s->block[i].data);
     if (s->flow) {
         ax_param_tied_free(s);
         ax_param_sums_free(s);

@@ -50,7 +50,7 @@ ax_status ax_param_sums_make(ax_param_set *set)
         ax_param_sums *s = &set->flow->sums[of];
         AX_TRY(ax_calloc((size_t)set->n, sizeof *s->table, &s->table));
         fill_table(set, of, s);
-        AX_TRY(ax_ctx_alloc(ctx, table_bytes(set), (void **)&s->array));
+        AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, table_bytes(set), (void **)&s->array));
         set->memory.bytes[AX_MEMORY_BATCH] += table_bytes(set);
         AX_TRY(ax_copy_in(ctx->stream, s->array, s->table, table_bytes(set)));
     }
@@ -61,7 +61,7 @@ void ax_param_sums_free(ax_param_set *set)
 {
     for (int of = 0; of < AX_SUMS; of++) {
         ax_param_sums *s = &set->flow->sums[of];
-        ax_ctx_free(set->ctx, s->array, table_bytes(set));
+        ax_ctx_free(set->ctx, AX_MEMORY_BATCH, s->array, table_bytes(set));
         free(s->table);
     }
 }

@@ -29,7 +29,7 @@ ax_status ax_param_tied_make(ax_param_set *set)
     for (int i = 0; i < set->n; i++)
         lent = lent || (set->param[i]->place == AX_PARAM_LENT && ax_param_trains(set->param[i]));
     for (int k = 0; k < WINDOW && lent; k++)
-        AX_TRY(ax_ctx_alloc(set->ctx, piece_bytes(set), &set->flow->tied_piece[k]));
+        AX_TRY(ax_ctx_alloc(set->ctx, AX_MEMORY_GRADIENTS, piece_bytes(set), &set->flow->tied_piece[k]));
     set->memory.bytes[AX_MEMORY_GRADIENTS] += lent ? WINDOW * piece_bytes(set) : 0;
     return AX_OK;
 }
@@ -38,7 +38,7 @@ void ax_param_tied_free(ax_param_set *set)
 {
     for (int k = 0; k < WINDOW; k++)
         if (set->flow->tied_piece[k])
-            ax_ctx_free(set->ctx, set->flow->tied_piece[k], piece_bytes(set));
+            ax_ctx_free(set->ctx, AX_MEMORY_GRADIENTS, set->flow->tied_piece[k], piece_bytes(set));
     if (set->flow->tied_comm)
         ax_comm_release_messages(set->flow->tied_comm, set->ctx->dev, piece_bytes(set), PINNED);
 }

@@ -69,7 +69,7 @@ static ax_status frame_new(ax_ctx *ctx, size_t bytes, const ax_frame_plan *plan,
     frame->planned = plan;
     frame->recording = !plan && !bytes;
     frame->bytes = frame->recording ? record_range : bytes;
-    ax_status status = ax_ctx_alloc(ctx, frame->bytes, (void **)&frame->block);
+    ax_status status = ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, frame->bytes, (void **)&frame->block);
     if (status != AX_OK) {
         free(frame);
         return status;
@@ -90,7 +90,8 @@ ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out)
 static ax_status allocate_slot(ax_frame *frame)
 {
     return frame->planned && frame->planned->slot_bytes
-               ? ax_ctx_alloc(frame->ctx, frame->planned->slot_bytes, (void **)&frame->slot)
+               ? ax_ctx_alloc(frame->ctx, AX_MEMORY_ACTIVATIONS, frame->planned->slot_bytes,
+                              (void **)&frame->slot)
                : AX_OK;
 }
 
@@ -137,9 +138,9 @@ void ax_frame_destroy(ax_frame **frame)
         return;
     ax_device_unlisten(f->ctx->dev, &f->listener);
     if (!f->borrowed)
-        ax_ctx_free(f->ctx, f->block, f->bytes);
+        ax_ctx_free(f->ctx, AX_MEMORY_ACTIVATIONS, f->block, f->bytes);
     if (f->slot)
-        ax_ctx_free(f->ctx, f->slot, f->planned->slot_bytes);
+        ax_ctx_free(f->ctx, AX_MEMORY_ACTIVATIONS, f->slot, f->planned->slot_bytes);
     ax_frame_forget(f);
     for (int i = 0; i < f->host_blocks; i++)
         free(f->host[i]);

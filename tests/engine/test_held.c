@@ -214,21 +214,24 @@ static void a_context_counts_and_refuses(void **state)
     OK(ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, limit));
     OK(ax_ctx_create(self, one, "cpu", 2, AX_F32, 1, &ctx));
     assert_int_equal(ax_ctx_held(ctx), scratch);
-    OK(ax_ctx_alloc(ctx, 600, &a));
-    FAILS(AX_ERR_MEMORY, "runtime.device_memory allows", ax_ctx_alloc(ctx, 401, &b));
+    OK(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, 600, &a));
+    FAILS(AX_ERR_MEMORY, "401 B (key/value cache 401 B) are refused: the device holds ",
+          ax_ctx_alloc(ctx, AX_MEMORY_CACHE, 401, &b));
+    assert_non_null(strstr(ax_error_message(), "(batch 600 B, kernel scratch "));
+    assert_non_null(strstr(ax_error_message(), "that runtime.device_memory allows; set it higher"));
     assert_null(b);
-    OK(ax_ctx_alloc(ctx, 400, &b));
-    ax_ctx_free(ctx, a, 600);
-    ax_ctx_free(ctx, NULL, 600);
+    OK(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, 400, &b));
+    ax_ctx_free(ctx, AX_MEMORY_BATCH, a, 600);
+    ax_ctx_free(ctx, AX_MEMORY_BATCH, NULL, 600);
     assert_int_equal(ax_ctx_held(ctx), scratch + 400);
     assert_int_equal(ax_ctx_peak(ctx), scratch + 1000);
-    ax_ctx_free(ctx, b, 400);
+    ax_ctx_free(ctx, AX_MEMORY_BATCH, b, 400);
     ax_ctx_destroy(&ctx);
     /* scratch memory of three threads does not fit, and a dry run has no limit */
     FAILS(AX_ERR_MEMORY, "runtime.device_memory allows", ax_ctx_create(self, one, "cpu", 3, AX_F32, 1, &ctx));
     OK(ax_ctx_create_dry(0, 1, one, AX_F32, NULL, &ctx));
-    OK(ax_ctx_alloc(ctx, (size_t)1 << 40, &a));
-    ax_ctx_free(ctx, a, (size_t)1 << 40);
+    OK(ax_ctx_alloc(ctx, AX_MEMORY_BATCH, (size_t)1 << 40, &a));
+    ax_ctx_free(ctx, AX_MEMORY_BATCH, a, (size_t)1 << 40);
     ax_ctx_destroy(&ctx);
     OK(ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, NULL));
     ax_comm_destroy(&self);

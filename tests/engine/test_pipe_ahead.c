@@ -117,7 +117,7 @@ static ax_status prepare(stage *s)
     AX_TRY(ax_model_create(s->ctx, &config, &(ax_model_use){.recompute = 0}, &s->model));
     AX_TRY(ax_frame_create(s->ctx, 1 << 16, &s->frame));
     AX_TRY(ax_pipeline_create(s->model, 1, 1, MICRO_BATCHES, true, &s->pipeline));
-    AX_TRY(ax_ctx_alloc(s->ctx, TASKS * sizeof *s->ones, (void **)&s->ones));
+    AX_TRY(ax_ctx_alloc(s->ctx, AX_MEMORY_BATCH, TASKS * sizeof *s->ones, (void **)&s->ones));
     return ax_pinned_alloc(s->ctx->dev, TASKS * sizeof *s->ended, (void **)&s->ended);
 }
 
@@ -134,7 +134,7 @@ static ax_status run_stage(ax_comm *world, void *arg)
     ax_pipeline_destroy(&s.pipeline);
     ax_frame_destroy(&s.frame);
     ax_model_destroy(&s.model);
-    ax_ctx_free(s.ctx, s.ones, TASKS * sizeof *s.ones);
+    ax_ctx_free(s.ctx, AX_MEMORY_BATCH, s.ones, TASKS * sizeof *s.ones);
     ax_pinned_free(s.ctx->dev, (void *)(uintptr_t)s.ended, TASKS * sizeof *s.ended);
     ax_ctx_destroy(&s.ctx);
     return status;

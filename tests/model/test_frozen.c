@@ -63,12 +63,13 @@ static ax_status batch_of(ax_ctx *ctx, ax_batch *batch)
     ax_tensor *const t[] = {&batch->tokens, &batch->targets, &batch->doc_start, &batch->positions};
     for (int i = 0; i < 4; i++) {
         *t[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){ROWS, T}, NULL, &layout);
-        AX_TRY(ax_ctx_alloc(ctx, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1, &t[i]->data));
+        AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1,
+                            &t[i]->data));
         AX_TRY(ax_tensor_scatter(ctx, t[i], host[i]));
     }
     const ax_batch_numbers now = {.step = 1, .loss_scale = 1};
     void *numbers;
-    AX_TRY(ax_ctx_alloc(ctx, sizeof now, &numbers));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, sizeof now, &numbers));
     AX_TRY(ax_copy_in(ctx->stream, numbers, &now, sizeof now));
     batch->now = numbers;
     return AX_OK;
@@ -79,9 +80,9 @@ static void batch_free(ax_ctx *ctx, ax_batch *batch)
     ax_tensor *const t[] = {&batch->tokens, &batch->targets, &batch->doc_start, &batch->positions};
     for (int i = 0; i < 4; i++)
         if (t[i]->data)
-            ax_ctx_free(ctx, t[i]->data, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1);
+            ax_ctx_free(ctx, AX_MEMORY_ACTIVATIONS, t[i]->data, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1);
     if (batch->now)
-        ax_ctx_free(ctx, (void *)(uintptr_t)batch->now, sizeof *batch->now);
+        ax_ctx_free(ctx, AX_MEMORY_ACTIVATIONS, (void *)(uintptr_t)batch->now, sizeof *batch->now);
 }
 
 static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, size_t *count)
@@ -140,8 +141,8 @@ static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch 
 {
     ax_tensor none = {0}, dx;
     void *total, *sumsq;
-    AX_TRY(ax_ctx_alloc(ctx, sizeof(double), &total));
-    AX_TRY(ax_ctx_alloc(ctx, (size_t)set->n * sizeof(double), &sumsq));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, sizeof(double), &total));
+    AX_TRY(ax_ctx_alloc(ctx, AX_MEMORY_ACTIVATIONS, (size_t)set->n * sizeof(double), &sumsq));
     AX_TRY(check_weight_sums(ctx, set, sumsq));
     AX_TRY(ax_param_set_zero_grad(set));
     ax_listener listener = {AX_ON_KERNEL, add_flops, &out->flops, NULL};
@@ -175,8 +176,8 @@ static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch 
     if (status == AX_OK && numbers.skip)
         status = ax_fail(AX_ERR_NUMERIC, "the step was skipped");
     ax_updater_destroy(&updater);
-    ax_ctx_free(ctx, total, sizeof(double));
-    ax_ctx_free(ctx, sumsq, (size_t)set->n * sizeof(double));
+    ax_ctx_free(ctx, AX_MEMORY_ACTIVATIONS, total, sizeof(double));
+    ax_ctx_free(ctx, AX_MEMORY_ACTIVATIONS, sumsq, (size_t)set->n * sizeof(double));
     return status;
 }
 

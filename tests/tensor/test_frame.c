@@ -243,8 +243,8 @@ static void pointers_in_a_table_count_as_uses(void **state)
     (void)state;
     world w = open_dry_world();
     void *weights, *memory;
-    OK(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
-    OK(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
+    OK(ax_ctx_alloc(w.ctx, AX_MEMORY_WEIGHTS, N * sizeof(float), &weights));
+    OK(ax_ctx_alloc(w.ctx, AX_MEMORY_WEIGHTS, sizeof(ax_update_array), &memory));
     OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     const ax_update_array entry = {.n = N, .w = weights, .g = new_array(&w), .g_dtype = AX_F32};
     OK(ax_copy_in(w.ctx->stream, memory, &entry, sizeof entry));
@@ -255,8 +255,8 @@ static void pointers_in_a_table_count_as_uses(void **state)
     assert_int_equal(planned(&w), 2 * N * sizeof(float));
     update.table = NULL;
     assert_int_equal(ax_run_sgd(w.ctx->stream, &update), AX_ERR_USAGE);
-    ax_ctx_free(w.ctx, memory, sizeof entry);
-    ax_ctx_free(w.ctx, weights, N * sizeof(float));
+    ax_ctx_free(w.ctx, AX_MEMORY_WEIGHTS, memory, sizeof entry);
+    ax_ctx_free(w.ctx, AX_MEMORY_WEIGHTS, weights, N * sizeof(float));
     close_world(&w);
 }
 

@@ -129,6 +129,10 @@ AX_MUST_CHECK ax_status ax_comm_alone_create(int size, ax_comm **out);
 /* Numbers the ranks of a dry run's world as they lie on the machine, node by node: rank i is number ranks[i],
  * 0 <= ranks[i] < size. Without a call rank i is number i. Call it before groups are made. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_dry_number(ax_comm *world, const int *ranks);
+/* Says that nodes have `ranks_per_node` ranks each, so that the traffic of groups made afterwards has what
+ * they would send to other nodes over MPI (ax_comm_traffic.wire), up to the rounding of slices. 0: they count
+ * none. */
+void ax_comm_dry_nodes(ax_comm *world, int ranks_per_node);
 /* Returns the number in the world of rank `rank` of a communicator of a dry run. */
 int ax_comm_world_rank(const ax_comm *comm, int rank);
 /* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each. The communicator

@@ -56,6 +56,7 @@ typedef struct forecast {
     ax_step_time time; /* of a step; seconds are 0 if it is not known */
     ax_stage_times *of_stage; /* [stages]; NULL: there is no machine */
     int64_t train_tokens;     /* --tokens */
+    int64_t wire;             /* bytes that a rank sends to other nodes in a step, the most; < 0: not known */
     ax_axes_bytes *sent; /* for each set of axes what the rank that sends most along it sends in a step */
     int n_sent;
 } forecast;
@@ -84,6 +85,20 @@ static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine
     return AX_OK;
 }
 
+/* Finds what goes to other nodes, if it is known how many ranks these have, and if the host sends it: between
+ * GPUs the plan does not know who does. */
+static ax_status find_wire(const ax_train_plan *p, forecast *f)
+{
+    const char *per_node;
+    bool access;
+    f->wire = -1;
+    AX_TRY(ax_device_name_host_access(p->config->device, &access));
+    AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &per_node));
+    for (int s = 0; s < f->stages && access && strtol(per_node, NULL, 10); s++)
+        f->wire = ax_max(f->wire, f->stage[s].wire);
+    return AX_OK;
+}
+
 static ax_status make(const ax_trainer *trainer, forecast *f)
 {
     const ax_train_plan *p = f->run = ax_trainer_plan(trainer);
@@ -99,6 +114,7 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
             f->largest = f->stages;
     }
     AX_TRY(ax_calloc((size_t)sets, sizeof *f->sent, &f->sent));
+    AX_TRY(find_wire(p, f));
     for (int s = 0; s < f->stages; s++)
         add_sent(f, &f->stage[s]);
     ax_model_config_params(o->model, &f->parameters, &matmul);
@@ -302,6 +318,8 @@ static ax_status print_json(const forecast *f)
                   (json_int_t)p->options.recompute, "mem_planned",
                   (json_int_t)ax_memory_total(&f->stage[f->largest].memory), "tokens", (json_int_t)f->tokens,
                   "flops", f->flops, "comm_bytes", sent_json(f->sent, f->n_sent), "stages", stages);
+    if (json && f->wire >= 0)
+        json_object_set_new(json, "comm_wire_bytes", json_integer((json_int_t)f->wire));
     add_time_json(json, f);
     return cli_print_json(json);
 }
@@ -371,6 +389,8 @@ static ax_status print_text(const forecast *f)
         printf("%s%s along %s%s", i ? ", " : "sent by a rank in a step, at most: ",
                ax_format_bytes((double)f->sent[i].bytes, size), f->sent[i].axes,
                i + 1 < f->n_sent ? "" : "\n");
+    if (f->wire >= 0 && f->n_sent)
+        printf("of that to other nodes, at most: %s\n", ax_format_bytes((double)f->wire, size));
     if (f->machine && is_timed(f))
         print_time(f, f->machine);
     else if (f->machine)
@@ -432,6 +452,14 @@ static ax_status limit_memory(const ax_machine *m, bool *limits)
     return *limits ? ax_runtime_set(AX_RUNTIME_DEVICE_MEMORY, bytes) : AX_OK;
 }
 
+/* Gives nodes the ranks that the machine's have. */
+static ax_status set_nodes(const ax_machine *m)
+{
+    char ranks[32];
+    snprintf(ranks, sizeof ranks, "%lld", (long long)m->ranks_per_node);
+    return ax_runtime_set(AX_RUNTIME_RANKS_PER_NODE, ranks);
+}
+
 /* Plans for `ranks` ranks of the machine (NULL: none is described), in the memory of its devices. */
 static ax_status plan_for(int64_t ranks, ax_config *config, const args *a, const ax_machine *machine)
 {
@@ -443,6 +471,8 @@ static ax_status plan_for(int64_t ranks, ax_config *config, const args *a, const
         AX_TRY(ax_machine_check_ranks(machine, ranks));
     if (machine)
         AX_TRY(limit_memory(machine, &limits));
+    if (machine)
+        AX_TRY(set_nodes(machine));
     AX_TRY(ax_comm_alone_create((int)ranks, &world));
     ax_status status = plan(world, config, a, machine, limits);
     ax_comm_destroy(&world);
@@ -505,7 +535,8 @@ const cli_verb verb_plan = {
     .details =
         "Prints, for one rank of each pipeline stage, the memory by class; and what a step computes and\n"
         "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
-        "comm_bytes in metrics.jsonl). One process plans for any number of ranks; data and weights are\n"
+        "comm_bytes in metrics.jsonl; comm_wire_bytes if the ranks of a node are known: --machine, or\n"
+        "runtime.ranks_per_node). One process plans for any number of ranks; data and weights are\n"
         "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
         "micro-batch within it is printed, or the keys that would make the run fit. With --machine the\n"
         "memory of that machine's devices is the limit, more ranks than it has are an error, and the plan\n"

@@ -2,7 +2,7 @@
  * collectives and messages are on the device `dry`, which has no memory, so nothing is moved. Every operation
  * is in flight until ax_wait. In a world of ax_comm_alone_create, buffers may also be in host memory, for
  * collectives. */
-#include "axonn/comm.h"
+#include "comm/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,9 @@ typedef struct dry_comm {
     bool alone; /* of ax_comm_alone_create */
     int node;   /* the ranks_per_node of `place`; 0: none yet */
     ax_comm_place place;
+    int per_node;          /* ranks of a node (ax_comm_dry_nodes); 0: not known, and `wire` is not counted */
+    int *node_of;          /* [size]: the node of each rank; NULL: not needed so far */
+    ax_wire_place on_wire; /* with node_of */
 } dry_comm;
 
 static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
@@ -80,9 +83,41 @@ static void run_alone(const ax_coll_args *args, const ax_operand operand[2])
         memset((char *)args->recv + mine, 0, received - mine);
 }
 
+/* Finds on which nodes the ranks are. */
+static ax_status find_nodes(dry_comm *dry)
+{
+    const int n = dry->comm.size, me = dry->comm.rank;
+    int *count;
+    if (dry->node_of)
+        return AX_OK;
+    AX_TRY(ax_calloc((size_t)n, sizeof *dry->node_of, &dry->node_of));
+    AX_TRY(ax_calloc((size_t)(dry->world / dry->per_node + 1), sizeof *count, &count));
+    for (int r = 0; r < n; r++)
+        count[dry->node_of[r] = ax_comm_world_rank(&dry->comm, r) / dry->per_node]++;
+    const int here = count[dry->node_of[me]];
+    dry->on_wire = (ax_wire_place){n, me, n - here, here, dry->node_of};
+    for (int r = 0; r < n; r++)
+        if (count[dry->node_of[r]] != here)
+            dry->on_wire.in_node = 0;
+    free(count);
+    return AX_OK;
+}
+
+/* Counts what the collective sends to other nodes. */
+static ax_status count_wire(ax_comm *comm, const ax_coll_args *args)
+{
+    dry_comm *dry = dry_of(comm);
+    if (!dry->per_node || comm->size == 1)
+        return AX_OK;
+    AX_TRY(find_nodes(dry));
+    comm->traffic.wire += ax_wire_bytes(&dry->on_wire, args);
+    return AX_OK;
+}
+
 static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_operand operand[2];
+    AX_TRY(count_wire(comm, args));
     if (stream || !dry_of(comm)->alone)
         return start(comm, stream ? stream->dev : NULL, work);
     ax_coll_operands(args, comm->size, operand);
@@ -92,6 +127,10 @@ static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *a
 
 static ax_status dry_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
 {
+    const int n = dry_of(comm)->per_node;
+    if (n && args->sends &&
+        ax_comm_world_rank(comm, args->peer) / n != ax_comm_world_rank(comm, comm->rank) / n)
+        comm->traffic.wire += (int64_t)args->bytes;
     return start(comm, args->dev, work);
 }
 
@@ -139,6 +178,12 @@ ax_status ax_comm_dry_number(ax_comm *world, const int *ranks)
     return number(dry_of(world), NULL, ranks);
 }
 
+void ax_comm_dry_nodes(ax_comm *world, int ranks_per_node)
+{
+    AX_ASSERT(ax_comm_is_dry(world));
+    dry_of(world)->per_node = ranks_per_node;
+}
+
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
     int rank = 0;
@@ -146,6 +191,7 @@ static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
         rank++;
     AX_TRY(create(rank, n, dry_of(comm)->alone && !rank, out));
     dry_of(*out)->world = dry_of(comm)->world;
+    dry_of(*out)->per_node = dry_of(comm)->per_node;
     ax_status status = number(dry_of(*out), comm, ranks);
     if (status != AX_OK)
         ax_comm_destroy(out);
@@ -240,6 +286,7 @@ static void dry_destroy(ax_comm *comm)
         free(dry->handles);
     }
     free(dry->ranks);
+    free(dry->node_of);
     free(dry);
 }
 

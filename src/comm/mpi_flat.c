@@ -15,6 +15,7 @@
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
 #include "comm/reduce.h"
+#include "comm/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +28,7 @@ enum {
     REDUCE_BLOCK_BYTES = 32 << 10, /* so in the largest pieces of a reduction each rank's slice has at least
                                       this many bytes, up to rounding */
     MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an all-gather or all-to-all */
-    SMALL_BYTES = 16 << 10, /* largest size of all ranks' data together, in bytes, for the Bruck algorithm */
-    PHASES = 4,             /* number of different phases of messages (first_phase) */
+    PHASES = 4,                    /* number of different phases of messages (first_phase) */
     TAGS = 4096 /* number of different tag numbers of pieces (parts of operations); after TAGS pieces they
                    repeat */
 };
@@ -323,7 +323,7 @@ static plan choose_algorithm(const ax_mpi_op *op)
     const ax_coll_args *a = &op->args;
     int64_t element = (int64_t)ax_dtype_size(a->dtype), g = op->c->comm.size;
     int64_t move = MOVE_BYTES / element, sum = ax_max(REDUCE_BYTES, g * REDUCE_BLOCK_BYTES) / element;
-    bool small = a->count * g <= SMALL_BYTES / element;
+    bool small = a->count * g <= WIRE_SMALL / element;
     switch (a->coll) {
     case AX_ALL_REDUCE:
         return small ? (plan){small_gather, sum} : (plan){pairwise_all_reduce, sum};

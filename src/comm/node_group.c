@@ -17,6 +17,7 @@
  * All ranks of a node read the same posts, so they all choose the same kind. Rounds form two sequences, the
  * channels: FIRST has the first round of every operation, MORE all further rounds. */
 #include "comm/node_group.h"
+#include "comm/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +26,7 @@
 enum {
     PART_INSIDE = 1 << 20,   /* smallest `part_bytes` on one node, used for buffers outside shared memory */
     PART_OUTSIDE = 16 << 20, /* smallest `part_bytes` on several nodes, used for all buffers */
-    COLUMNS = 4 << 20,       /* bytes of a group's buffer `columns`, for the exchange between nodes */
-    OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
-                                (messages alone) */
+    COLUMNS = 4 << 20        /* bytes of a group's buffer `columns`, for the exchange between nodes */
 };
 
 typedef enum phase {
@@ -173,7 +172,7 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
         return true;
     bool gains =
         args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
-    return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
+    return gains && bytes_sent(group, args) >= WIRE_OUTSIDE;
 }
 
 /* Returns the number of elements of each block in one part of an operation (the last part may have fewer).

@@ -48,14 +48,19 @@ static ax_status dry_run_evaluations(ax_engine *e)
                : AX_OK;
 }
 
-/* Adds to sent[axes], for each set of axes of the engine's grid, `times` the bytes that this rank has sent
- * along it so far. */
-static void add_sent(const ax_engine *e, int64_t times, int64_t *sent)
+/* What a rank sends in a step: along[axes] for each set of axes; `wire` to other nodes. */
+typedef struct sums {
+    int64_t *along, wire;
+} sums;
+
+/* Adds to the sums `times` the bytes that this rank has sent so far. */
+static void add_sent(const ax_engine *e, int64_t times, sums *sent)
 {
     for (int i = 0; i < ax_grid_groups(e->ctx->grid); i++) {
         ax_axisset axes;
         const ax_comm *comm = ax_grid_group(e->ctx->grid, i, &axes);
-        sent[axes] += times * ax_comm_traffic_get(comm).bytes;
+        sent->along[axes] += times * ax_comm_traffic_get(comm).bytes;
+        sent->wire += times * ax_comm_traffic_get(comm).wire;
     }
 }
 
@@ -83,7 +88,7 @@ static ax_status list_sent(const ax_grid *grid, const int64_t *sent, ax_engine_p
  * between the first and the last send equally many bytes, and the dry step has one of them. Which gradients
  * are reduced within the last micro-batch follows from the first run: bytes of a step with one micro-batch
  * are those of the second run. */
-static ax_status dry_run_tasks(ax_engine *e, int64_t *sent)
+static ax_status dry_run_tasks(ax_engine *e, sums *sent)
 {
     const int64_t micro_batches = e->options.global_batch / e->rows;
     const bool trains = e->options.optim, several = micro_batches > 1;
@@ -117,13 +122,14 @@ static ax_status dry_run_tasks(ax_engine *e, int64_t *sent)
 
 static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
-    int64_t *sent;
+    sums sent = {0};
     AX_TRY(ax_param_set_reserve_messages(e->set));
-    AX_TRY(ax_calloc((size_t)1 << AX_MAX_AXES, sizeof *sent, &sent));
-    ax_status status = dry_run_tasks(e, sent);
+    AX_TRY(ax_calloc((size_t)1 << AX_MAX_AXES, sizeof *sent.along, &sent.along));
+    ax_status status = dry_run_tasks(e, &sent);
     if (status == AX_OK)
-        status = list_sent(e->ctx->grid, sent, out);
-    free(sent);
+        status = list_sent(e->ctx->grid, sent.along, out);
+    out->wire = sent.wire;
+    free(sent.along);
     AX_TRY(status);
     AX_TRY(ax_param_set_take_uses(e->set, &out->uses));
     out->costs = e->costs;
@@ -152,7 +158,7 @@ static ax_status plan_host_update(const ax_offload *by, int threads, ax_memory *
     return AX_OK;
 }
 
-ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *world, ax_grid_size grid,
+ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, ax_grid_size grid,
                               const ax_parallel *parallel, const char *device, int threads, ax_dtype compute,
                               ax_engine_plan *out)
 {
@@ -161,7 +167,9 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, const ax_comm *w
     ax_engine *engine = NULL;
     ax_parallel mine = parallel ? *parallel : ax_parallel_default;
     AX_TRY(ax_offload_resolve(device, &mine.offload));
-    AX_TRY(ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
+    AX_TRY(ax_comm_is_dry(world)
+               ? ax_ctx_create_dry_over(world, grid, compute, &mine, &dry)
+               : ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
     ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = dry_run(engine, out);

@@ -1,5 +1,6 @@
 /* Makes the plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. Only this file and
  * memory.c write the plan; other files only read it. */
+#include "axonn/runtime.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -87,6 +88,15 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
+/* Says how many ranks a node has, if that is known. */
+static ax_status number_nodes(ax_comm *world)
+{
+    const char *text;
+    AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &text));
+    ax_comm_dry_nodes(world, (int)strtol(text, NULL, 10));
+    return AX_OK;
+}
+
 /* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. Its
  * ranks lie on the machine as grid.order says. */
 static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_comm **out)
@@ -103,6 +113,8 @@ static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_com
     ax_status status = ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
     if (status == AX_OK)
         status = ax_comm_dry_number(*out, numbers);
+    if (status == AX_OK)
+        status = number_nodes(*out);
     free(numbers);
     if (status != AX_OK)
         ax_comm_destroy(out);

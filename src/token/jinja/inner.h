@@ -8,6 +8,9 @@
 #include "token/jinja/jinja.h"
 
 #include <setjmp.h>
+#include <string.h>
+
+#pragma GCC visibility push(hidden)
 
 typedef struct jx jx;
 typedef struct node node;
@@ -134,8 +137,8 @@ typedef enum node_type {
     N_LIST,   /* a...: elements */
     N_TUPLE,  /* a...: elements */
     N_DICT,   /* a, b...: keys and values in turns */
-    N_ATTR,   /* a . name; flag: the name is no method's, and does not begin with __; op: loop_number; fn: the
-                 method   of strings */
+    N_ATTR,   /* a . name; value: the name; flag: it is no method's, and does not begin with __; op:
+                 loop_number; fn: the method of strings */
     N_ITEM,   /* a [ b ] */
     N_SLICE,  /* a : b : c, each may be NULL; only as b of N_ITEM */
     N_CALL,   /* a ( b...: N_ARG ) */
@@ -215,6 +218,7 @@ struct jx {
     int line;      /* of what is parsed or done now */
     int depth;     /* of nested parts */
     int64_t steps; /* left */
+    size_t read;   /* about how many bytes and values of the context */
     size_t most_text;
     const ax_jinja *template;
     /* rendering */
@@ -295,7 +299,20 @@ static inline void jx_enter(jx *e)
 }
 static inline void jx_leave(jx *e) { e->depth--; }
 
-void *jx_alloc(jx *e, size_t n) __attribute__((returns_nonnull)); /* zeros */
+/* Makes room for n bytes at e->arena->at, and returns their place. */
+void *jx_chunk(jx *e, size_t n) __attribute__((returns_nonnull));
+/* Returns n bytes of zeros. */
+static inline __attribute__((returns_nonnull)) void *jx_alloc(jx *e, size_t n)
+{
+    arena *a = e->arena;
+    const size_t size = (n + 15) & ~(size_t)15;
+    if (size > a->left || !a->at)
+        return memset(jx_chunk(e, size), 0, size);
+    void *out = a->at;
+    a->at += size;
+    a->left -= size;
+    return memset(out, 0, size);
+}
 void arena_fini(arena *a);
 /* Makes room for one more in an array of `n` elements that has room for *capacity. */
 void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size);
@@ -421,7 +438,7 @@ void list_add(jx *e, jlist *list, jv v);
 jdict *dict_new(jx *e);
 void dict_set(jx *e, jdict *d, jv key, jv value);
 bool dict_get(jx *e, const jdict *d, jv key, jv *value);
-bool dict_find(jx *e, const jdict *d, const char *key, jv *value);
+bool dict_find(jx *e, const jdict *d, const jstr *key, jv *value); /* key: bytes, no rope */
 bool is_true(jx *e, jv v);
 bool is_equal(jx *e, jv a, jv b);
 int compare(jx *e, jv a, jv b); /* fails for values without an order */
@@ -487,6 +504,8 @@ struct scope {
 scope *scope_new(jx *e, scope *parent);
 void scope_set(jx *e, scope *s, const char *name, jv value);
 bool scope_get(jx *e, const scope *s, const char *name, jv *value);
+/* Returns the variable of this name in a scope itself; NULL: it has none. */
+struct binding *find_binding(const scope *s, const char *name);
 jv eval(jx *e, scope *s, const node *n);
 jv binary(jx *e, char op, jv a, jv b);
 void run(jx *e, scope *s, const node *body);
@@ -574,5 +593,7 @@ bool starts_watch(jx *e, scope *s, const jloop *loop);
 void watch_next(jx *e, jloop *loop, const char *name);
 /* A side run has come to the loop that it seeks. */
 void reach(jx *e, scope *s, jlist *items) __attribute__((noreturn));
+
+#pragma GCC visibility pop
 
 #endif

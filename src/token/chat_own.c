@@ -46,13 +46,23 @@ static ax_status read_tokens(const ax_tokenizer *tok, json_t **out)
     return *out ? AX_OK : no_memory();
 }
 
-/* Returns the reasoning of a message under the names that transformers knows, else that of its turn.
- * Reasoning among the parts of the content is a part already. */
+/* The names that transformers knows of the reasoning of a message. */
+static const char *const reasoning_names[] = {"reasoning_content", "thinking", "reasoning"};
+
+static bool is_reasoning(const char *name)
+{
+    size_t i = 0;
+    while (i < AX_COUNT(reasoning_names) && strcmp(reasoning_names[i], name) != 0)
+        i++;
+    return i < AX_COUNT(reasoning_names);
+}
+
+/* Returns the reasoning of a message under one of these names, else that of its turn. Reasoning among the
+ * parts of the content is a part already. */
 static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
 {
-    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    for (size_t i = 0; i < AX_COUNT(names) && turn->role == AX_CHAT_ASSISTANT; i++) {
-        json_t *member = json_object_get(message, names[i]);
+    for (size_t i = 0; i < AX_COUNT(reasoning_names) && turn->role == AX_CHAT_ASSISTANT; i++) {
+        json_t *member = json_object_get(message, reasoning_names[i]);
         if (member && !json_is_null(member))
             return json_incref(member);
     }
@@ -70,28 +80,34 @@ static bool keeps_name(const char *name)
     return name && (!strcmp(name, "developer") || !strcmp(name, "ipython"));
 }
 
-/* Returns true if a message is as templates read it. */
-static bool is_usual(const json_t *message, const ax_chat_turn *turn, const json_t *reasoning)
+/* Returns true if a message has a role and content as templates read them, and no member that may be another
+ * for them. */
+static bool is_usual(const json_t *message, const ax_chat_turn *turn)
 {
-    const char *role = json_string_value(json_object_get(message, "role")), *name;
-    bool usual = !reasoning && role && (!strcmp(role, roles[turn->role]) || keeps_name(role));
-    json_t *member;
-    json_object_foreach((json_t *)message, name, member)
-    {
-        usual = usual && (!json_is_null(member) || !strcmp(name, "content"));
+    json_t *object = (json_t *)message;
+    bool role = false, usual = !turn->reasoning;
+    for (void *at = json_object_iter(object); at && usual; at = json_object_iter_next(object, at)) {
+        const char *name = json_object_iter_key(at);
+        const json_t *member = json_object_iter_value(at);
+        if (!strcmp(name, "role")) {
+            const char *value = json_string_value(member);
+            role = value && (!strcmp(value, roles[turn->role]) || keeps_name(value));
+            usual = role;
+        } else if (strcmp(name, "content") != 0) {
+            usual = !json_is_null(member) && !is_reasoning(name);
+        }
     }
-    return usual;
+    return usual && role;
 }
 
 /* Copies a message, and gives its role and its reasoning the names that templates read. Members that are null
  * are left out but for the content, which templates compare with none. */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
-    json_t *member, *reasoning = reasoning_of(message, turn);
     const char *name;
-    if (is_usual(message, turn, reasoning))
+    if (is_usual(message, turn))
         return json_incref((json_t *)message);
-    json_t *out = json_object();
+    json_t *member, *reasoning = reasoning_of(message, turn), *out = json_object();
     if (reasoning)
         json_object_set(out, "thinking", reasoning);
     json_object_foreach((json_t *)message, name, member)

@@ -336,6 +336,11 @@ static jargs eval_arguments(jx *e, scope *s, const node *list)
     jargs a = {0};
     jlist all = {0};
     size_t capacity = 0;
+    if (!list)
+        return a;
+    for (const node *one = list; one; one = one->next)
+        all.capacity++;
+    all.v = jx_alloc(e, all.capacity * sizeof *all.v);
     for (const node *one = list; one; one = one->next) {
         const jv value = eval(e, s, one->a);
         if (one->op == '*') {
@@ -438,13 +443,10 @@ static jv eval_binary(jx *e, scope *s, const node *n)
     return binary(e, op, left, settle(e, right));
 }
 
-static jv eval_node(jx *e, scope *s, const node *n)
+/* Not inline, so that leaves need no frame for what this does. */
+static __attribute__((noinline)) jv eval_node(jx *e, scope *s, const node *n)
 {
     switch ((node_type)n->type) {
-    case N_CONST:
-        return n->value;
-    case N_NAME:
-        return eval_name(e, s, n);
     case N_LIST:
     case N_TUPLE:
         return eval_list(e, s, n);
@@ -485,11 +487,16 @@ jv eval_unasked(jx *e, scope *s, const node *n)
 {
     if (n->type == N_CONST)
         return n->value;
-    jx_enter(e);
     jx_charge(e, 0);
     e->line = n->line;
-    const jv out = eval_node(e, s, n);
-    jx_leave(e);
+    jv out;
+    if (n->type == N_NAME) {
+        out = eval_name(e, s, n);
+    } else {
+        jx_enter(e);
+        out = eval_node(e, s, n);
+        jx_leave(e);
+    }
     return out.facets && e->aside ? facet_aside(e, out) : out;
 }
 

@@ -393,8 +393,20 @@ const node *find_until(const node *body, const node *target);
 
 /* ---- string.c -------------------------------------------------------------------------------------- */
 
-jstr *js_new(jx *e, const char *data, size_t n, int32_t from); /* does not copy */
-jstr *js_text(jx *e, const char *text);                        /* of the template */
+/* Does not copy. */
+static inline jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
+{
+    jstr *s = jx_alloc(e, sizeof *s);
+    s->data = data ? data : "";
+    s->n = n;
+    s->from = from;
+    return s;
+}
+/* Returns a text of the template. */
+static inline jstr *js_text(jx *e, const char *text)
+{
+    return js_new(e, text, strlen(text), AX_JINJA_TEMPLATE);
+}
 jstr *js_cat(jx *e, jstr *a, jstr *b);
 const char *js_data(jx *e, jstr *s);
 jstr *js_sub(jx *e, jstr *s, size_t at, size_t n);

@@ -5,17 +5,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
-{
-    jstr *s = jx_alloc(e, sizeof *s);
-    s->data = data ? data : "";
-    s->n = n;
-    s->from = from;
-    return s;
-}
-
-jstr *js_text(jx *e, const char *text) { return js_new(e, text, strlen(text), AX_JINJA_TEMPLATE); }
-
 int32_t from_both(int32_t a, int32_t b)
 {
     return a == b || b == AX_JINJA_TEMPLATE ? a : a == AX_JINJA_TEMPLATE ? b : AX_JINJA_OTHER;

@@ -256,7 +256,7 @@ void run_next(jx *e, jloop *loop, const char *name)
 jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
 {
     jloop *loop = jx_alloc(e, sizeof *loop);
-    const char *name = names_find(&e->template->names, "loop", 4);
+    const char *name = e->template->loop;
     jstr *before = e->text;
     const bool captured = e->captured;
     if (depth) {

@@ -483,7 +483,7 @@ static int kind_of(const said *message, size_t n, int32_t from)
     return from == AX_JINJA_TEMPLATE ? 0 : answer ? CHAT_PLAIN : CHAT_PLAIN | CHAT_STRICT;
 }
 
-/* Copies a text and its parts, which are targets where answers are. */
+/* Lists the parts of a text, which are targets where answers are. */
 static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, const said *message,
                             size_t n_messages, ax_chat_text *out)
 {
@@ -499,8 +499,9 @@ static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, con
             end = answer[k].begin;
         if (target && answer[k].end < end)
             end = answer[k].end;
-        AX_TRY(chat_put(out, all->text.data + begin, end - begin,
-                        kind_of(message, n_messages, part[i].from) | (target ? CHAT_TARGET : 0)));
+        if (end > begin)
+            AX_TRY(chat_end_part(out, end,
+                                 kind_of(message, n_messages, part[i].from) | (target ? CHAT_TARGET : 0)));
         i += end == part[i].end;
         begin = end;
     }
@@ -557,12 +558,16 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
     AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
     memset(own.work, 0, sizeof own.work);
     own.work[0].memory = out->joined;
-    out->joined = (ax_buf){0};
+    own.work[0].text = out->text;
+    out->joined = out->text = (ax_buf){0};
     ax_status status = make_context(&own, turns, number, &context);
     if (status == AX_OK)
         status = render(chat->tok, &own, turns, prompt, marks, number, context, out);
     out->joined = own.work[0].memory;
-    own.work[0].memory = (ax_buf){0};
+    out->text = own.work[0].text;
+    if (status != AX_OK)
+        out->text.size = out->parts.size = 0;
+    own.work[0].memory = own.work[0].text = (ax_buf){0};
     for (size_t i = 0; i < AX_COUNT(own.work); i++)
         ax_jinja_text_fini(&own.work[i]);
     ax_jinja_text_fini(&own.cuts.tails);

@@ -71,7 +71,7 @@ void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size)
         return array;
     const size_t larger = 2 * *capacity + 8; /* *capacity stays as it is if there is no memory */
     jx_charge(e, n * size);
-    void *more = jx_alloc(e, larger * size);
+    void *more = jx_room(e, larger * size);
     if (n)
         memcpy(more, array, n * size);
     *capacity = larger;
@@ -126,7 +126,7 @@ void jbuf_add(jx *e, jbuf *b, const char *text, size_t n)
                 e->most_text >> 20);
     if (b->n + n > b->capacity) {
         const size_t capacity = 2 * b->capacity > b->n + n ? 2 * b->capacity : b->n + n + 32;
-        char *more = jx_alloc(e, capacity);
+        char *more = jx_room(e, capacity);
         if (b->n)
             memcpy(more, b->data, b->n);
         b->data = more;

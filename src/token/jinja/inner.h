@@ -132,26 +132,26 @@ struct jmacro {
 
 typedef enum node_type {
     /* expressions */
-    N_CONST,  /* value */
-    N_NAME,   /* name */
-    N_LIST,   /* a...: elements */
-    N_TUPLE,  /* a...: elements */
-    N_DICT,   /* a, b...: keys and values in turns */
-    N_ATTR,   /* a . name; value: the name; flag: it is no method's, and does not begin with __; op:
-                 loop_number; fn: the method of strings */
-    N_ITEM,   /* a [ b ] */
-    N_SLICE,  /* a : b : c, each may be NULL; only as b of N_ITEM */
-    N_CALL,   /* a ( b...: N_ARG ) */
-    N_ARG,    /* a; name: that of a named argument; op '*', 'P' (**) */
-    N_FILTER, /* a | name ( b... ); a NULL: the text of a block; op 'l': the length */
-    N_TEST,   /* a is name ( b... ); flag: not; op 'k': asks for the kind of a value alone */
-    N_NEG,    /* - a */
-    N_POS,    /* + a */
-    N_NOT,    /* not a */
-    N_AND,    /* a and b */
-    N_OR,     /* a or b */
-    N_BINARY, /* a op b */
-    N_CONCAT, /* a...: joined by ~ */
+    N_CONST,   /* value */
+    N_NAME,    /* name */
+    N_LIST,    /* a...: elements */
+    N_TUPLE,   /* a...: elements */
+    N_DICT,    /* a, b...: keys and values in turns */
+    N_ATTR,    /* a . name; value: the name; flag: it is no method's, and does not begin with __; op:
+                  loop_number; fn: the method of strings */
+    N_ITEM,    /* a [ b ] */
+    N_SLICE,   /* a : b : c, each may be NULL; only as b of N_ITEM */
+    N_CALL,    /* a ( b...: N_ARG ) */
+    N_ARG,     /* a; name: that of a named argument; op '*', 'P' (**) */
+    N_FILTER,  /* a | name ( b... ); a NULL: the text of a block; op 'l': the length */
+    N_TEST,    /* a is name ( b... ); flag: not; op 'k': asks for the kind of a value alone */
+    N_NEG,     /* - a */
+    N_POS,     /* + a */
+    N_NOT,     /* not a */
+    N_AND,     /* a and b */
+    N_OR,      /* a or b */
+    N_BINARY,  /* a op b */
+    N_CONCAT,  /* a...: joined by ~ */
     N_COMPARE, /* a, then b...: N_ARG with op and a */
     N_COND,    /* b if a else c */
     /* statements */
@@ -200,7 +200,7 @@ struct ax_jinja {
     node *body;
     name_table names;
     const char *loop, *varargs, *kwargs, *caller; /* of `names`; NULL: the template does not have the name */
-    const struct token *tokens; /* of its text; the last one is T_END */
+    const struct token *tokens;                   /* of its text; the last one is T_END */
     bool marks, asks_date;
 };
 
@@ -302,17 +302,22 @@ static inline void jx_leave(jx *e) { e->depth--; }
 
 /* Makes room for n bytes at e->arena->at, and returns their place. */
 void *jx_chunk(jx *e, size_t n) __attribute__((returns_nonnull));
-/* Returns n bytes of zeros. */
-static inline __attribute__((returns_nonnull)) void *jx_alloc(jx *e, size_t n)
+/* Returns room for n bytes, which hold anything. */
+static inline __attribute__((returns_nonnull)) void *jx_room(jx *e, size_t n)
 {
     arena *a = e->arena;
     const size_t size = (n + 15) & ~(size_t)15;
     if (size > a->left || !a->at)
-        return memset(jx_chunk(e, size), 0, size);
+        return jx_chunk(e, size);
     void *out = a->at;
     a->at += size;
     a->left -= size;
-    return memset(out, 0, size);
+    return out;
+}
+/* Returns n bytes of zeros. */
+static inline __attribute__((returns_nonnull)) void *jx_alloc(jx *e, size_t n)
+{
+    return memset(jx_room(e, n), 0, n);
 }
 void arena_fini(arena *a);
 /* Makes room for one more in an array of `n` elements that has room for *capacity. */

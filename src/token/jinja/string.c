@@ -66,9 +66,10 @@ const char *js_data(jx *e, jstr *s)
 {
     if (s->data)
         return s->data;
-    filling f = {.data = jx_alloc(e, s->n + 1)};
+    filling f = {.data = jx_room(e, s->n + 1)};
     jx_charge(e, s->n);
     fill(e, s, &f);
+    f.data[s->n] = 0;
     s->left = s->right = NULL;
     s->depth = 0;
     s->data = f.data;

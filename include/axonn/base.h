@@ -252,6 +252,9 @@ int64_t ax_memory_available(void);
 /* Returns a key that is equal in all processes of a host and almost certainly differs between hosts: a hash
  * of the host's name and its kernel's boot id. A container with a host name of its own counts as a host. */
 uint64_t ax_host_key(void);
+/* Returns a key that is equal in all processes that run under one kernel, those of all its containers, which
+ * share its processors. */
+uint64_t ax_kernel_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 

@@ -294,13 +294,12 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
  * While a caller waits, its core is free, so the thread mostly yields and keeps testing. While all callers
  * compute, they need the core, so the thread soon sleeps between tests. While waiting callers make progress
  * themselves and no operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks
- * share cores and only messages are in flight: a pipeline stage waits long for a message, and another rank
- * can use the core. */
+ * share cores: another rank can use the core, and each yield of a rank that waits costs those that compute a
+ * switch and a test of MPI's sockets. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
-    bool shares = w->crowded && now == NEEDS_MESSAGES;
-    unsigned yields = helped || shares ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
+    unsigned yields = helped || w->crowded ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
     if (idle < yields)
         sched_yield();
     else if (helped)
@@ -338,15 +337,31 @@ static ax_status emulate_nodes(ax_mpi_world *w, int size)
     return status;
 }
 
+/* Counts the ranks that share this rank's processors: those of its kernel, in whatever container or network
+ * namespace, though MPI sees a host in each. */
+static ax_status find_crowding(ax_mpi_world *w, int size)
+{
+    const uint64_t mine = ax_kernel_key();
+    uint64_t *keys;
+    int sharing = 0;
+    AX_TRY(ax_calloc((size_t)size, sizeof *keys, &keys));
+    const ax_status status = ax_mpi_check(
+        MPI_Allgather(&mine, 1, MPI_UINT64_T, keys, 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
+    for (int r = 0; r < size; r++)
+        sharing += keys[r] == mine;
+    w->crowded = sharing > get_nprocs();
+    free(keys);
+    return status;
+}
+
 static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
 {
     MPI_Comm node;
-    int first = rank, local;
+    int first = rank;
+    AX_TRY(find_crowding(w, size));
     AX_TRY(ax_calloc((size_t)size, sizeof *w->node, &w->node));
     AX_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
     AX_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
-    AX_MPI(MPI_Comm_size(node, &local));
-    w->crowded = local > get_nprocs();
     AX_MPI(MPI_Comm_free(&node));
     AX_MPI(MPI_Allgather(&first, 1, MPI_INT, w->node, 1, MPI_INT, MPI_COMM_WORLD));
     return emulate_nodes(w, size);

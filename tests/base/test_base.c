@@ -260,6 +260,19 @@ static void threads_do_not_inherit_a_core(void **state)
     assert_true(CPU_EQUAL(&mask[2], &mask[0]));
 }
 
+/* A container has a host name of its own, and shares the processors of the kernel. Leaves the process in
+ * namespaces of its own, if that is allowed.
+ */
+static void keys_of_hosts(void **state)
+{
+    (void)state;
+    const uint64_t host = ax_host_key(), kernel = ax_kernel_key();
+    assert_true(host != kernel && kernel == ax_kernel_key());
+    if (unshare(CLONE_NEWUSER | CLONE_NEWUTS) || sethostname("another", 7))
+        skip();
+    assert_true(ax_host_key() != host && ax_kernel_key() == kernel);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(error_messages),
@@ -273,6 +286,7 @@ int main(void)
                                        cmocka_unit_test(directories),
                                        cmocka_unit_test(guard_pages),
                                        cmocka_unit_test(words),
-                                       cmocka_unit_test(threads_do_not_inherit_a_core)};
+                                       cmocka_unit_test(threads_do_not_inherit_a_core),
+                                       cmocka_unit_test(keys_of_hosts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,8 +142,7 @@ typedef struct plan_case {
     size_t price; /* result: by how much a block for each stage costs more if it keeps results */
 } plan_case;
 
-static ax_status plan_activations(const ax_comm *world, const plan_case *c, int64_t layers, bool keeps,
-                                  size_t *out)
+static ax_status plan_activations(ax_comm *world, const plan_case *c, int64_t layers, bool keeps, size_t *out)
 {
     const ax_family *family;
     ax_parallel parallel = ax_parallel_default;

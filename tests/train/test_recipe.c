@@ -86,7 +86,7 @@ static void check_memory(const ax_config *c, const paper_model *m, const ax_mode
     OK(ax_optim_find(c->optim.name, &options.optim));
     OK(ax_strategy_find(c->strategy, &parallel.strategy));
     for (int rank = 0; rank < m->gpus; rank += m->gpus - 1) {
-        const ax_comm world = {.rank = rank, .size = m->gpus};
+        ax_comm world = {.rank = rank, .size = m->gpus};
         OK(ax_engine_plan_make(&options, &world, ax_config_grid(c), &parallel, "cpu", 1, AX_BF16, &plan));
         const double gb = (double)ax_memory_total(&plan.memory) / 1e9;
         ax_engine_plan_fini(&plan);

@@ -57,6 +57,7 @@ typedef struct ax_metrics_step {
     double hw_flops;   /* FLOPs that all ranks executed in this step, recomputation of activations included */
     int64_t mem_bytes; /* peak memory in bytes, of the process or, with a GPU, of the GPU; the largest of any
                           rank */
+    int64_t mem_mean;  /* its mean over the ranks */
     const ax_metrics_axes *comm; /* comm_count items, which the row has under the key comm_bytes */
     int comm_count;
     int64_t comm_wire_bytes; /* bytes that a rank sent to other machines; the largest of any rank */

@@ -318,7 +318,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
     row_number(&r, "flops_per_s", s->flops / seconds);
     row_number(&r, "hw_flops_per_s", s->hw_flops / seconds);
     row_number(&r, "mfu", m->run.peak_flops > 0 ? mfu : NAN);
-    row_add(&r, ", \"mem_bytes\": %lld, \"comm_bytes\": {", (long long)s->mem_bytes);
+    row_add(&r, ", \"mem_bytes\": %lld, \"mem_mean\": %lld, \"comm_bytes\": {", (long long)s->mem_bytes,
+            (long long)s->mem_mean);
     for (int i = 0; i < s->comm_count; i++)
         row_add(&r, "%s\"%s\": %lld", i ? ", " : "", s->comm[i].axes, (long long)s->comm[i].bytes);
     row_add(&r, "}, \"comm_wire_bytes\": %lld", (long long)s->comm_wire_bytes);

@@ -105,9 +105,9 @@ ax_status ax_train_agree(const ax_train_run *run)
     return ax_comm_agree(run->world, t->status != AX_OK ? ax_fail(t->status, "%s", t->message) : AX_OK);
 }
 
-/* Runs one all-reduce for all maxima and one for the sum; starts the two all-reduces before it waits for
+/* Runs one all-reduce for all maxima and one for the sums; starts the two all-reduces before it waits for
  * one. */
-ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double *sum, int *signal)
+ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double *sum, int sums, int *signal)
 {
     enum { SIGNAL, TROUBLE };
     _Static_assert(TROUBLE + 1 == AX_EXCHANGE_OWN, "the values of the caller follow these");
@@ -116,7 +116,7 @@ ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double 
     if (ax_comm_size(run->world) > 1) {
         ax_work *largest, *summed;
         AX_TRY(ax_all_reduce(run->world, NULL, max, AX_EXCHANGE_OWN + n, AX_F64, AX_MAX, &largest));
-        AX_TRY(ax_all_reduce(run->world, NULL, sum, 1, AX_F64, AX_SUM, &summed));
+        AX_TRY(ax_all_reduce(run->world, NULL, sum, sums, AX_F64, AX_SUM, &summed));
         AX_TRY(ax_wait(&largest));
         AX_TRY(ax_wait(&summed));
     }

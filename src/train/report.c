@@ -351,8 +351,11 @@ static ax_status exchange(const ax_train_run *run, ax_train_report *r, ax_metric
     }
     max[SECONDS] = ax_now() - r->step_began;
     max[WAITED] = ax_engine_waited(run->state.engine) - r->waited;
-    AX_TRY(ax_train_exchange(run, max, AXES - AX_EXCHANGE_OWN + r->n_axes, &row->hw_flops, signal));
+    double sum[] = {row->hw_flops, (double)row->mem_bytes};
+    AX_TRY(ax_train_exchange(run, max, AXES - AX_EXCHANGE_OWN + r->n_axes, sum, AX_COUNT(sum), signal));
+    row->hw_flops = sum[0];
     row->mem_bytes = (int64_t)max[MEMORY];
+    row->mem_mean = (int64_t)(sum[1] / ax_comm_size(run->world));
     row->comm_wire_bytes = (int64_t)max[WIRE];
     row->comm_exposed_ms = max[EXPOSED] * 1e3;
     row->pipe_wait_ms = run->plan.grid.of[AX_PIPE] > 1 ? max[WAITED] * 1e3 : 0;

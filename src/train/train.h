@@ -396,12 +396,12 @@ void ax_trouble_note(ax_train_trouble *trouble,
 ax_status
 ax_train_agree(const ax_train_run *run); /* returns, on all ranks, the error that any rank has recorded */
 /* Exchanges values between all ranks; called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The
- * caller fills in the n values from max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by
- * its maximum over the ranks, and *sum by its sum over the ranks. *signal: a signal that any rank has
- * received, or 0. Sets the watchdog's timeout again, because a signal may have shortened it. Returns the
- * error that any rank has recorded. */
+ * caller fills in the n values from max[AX_EXCHANGE_OWN] on, and sum[0 … sums-1]. Each of the n values is
+ * replaced by its maximum over the ranks, and each of sum by its sum over the ranks. *signal: a signal that
+ * any rank has received, or 0. Sets the watchdog's timeout again, because a signal may have shortened it.
+ * Returns the error that any rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
-ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double *sum, int *signal);
+ax_status ax_train_exchange(const ax_train_run *run, double *max, int n, double *sum, int sums, int *signal);
 
 /* pace.c: if a step still runs ten seconds after a signal, all ranks of pace->ranks abandon the step
  * before the same piece of work (one micro-batch, or part of the choice of rows). */

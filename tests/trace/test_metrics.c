@@ -52,6 +52,7 @@ static void rows_have_the_documented_keys(void **state)
     assert_int_equal(json_integer_value(json_object_get(row, "step")), 1);
     assert_int_equal(json_integer_value(json_object_get(row, "tokens")), 4096);
     assert_int_equal(json_integer_value(json_object_get(row, "mem_bytes")), 123456789);
+    assert_int_equal(json_integer_value(json_object_get(row, "mem_mean")), 123450000);
     assert_true(json_is_object(json_object_get(row, "comm_bytes")));
     assert_true(json_is_true(json_object_get(row, "skipped")));
     assert_null(json_object_get(row, "dropped")); /* there is no goldfish loss */

@@ -48,6 +48,7 @@ static inline ax_metrics_step a_step(int64_t step)
                              .flops = 2e11,
                              .hw_flops = 2.5e11,
                              .mem_bytes = 123456789,
+                             .mem_mean = 123450000,
                              .comm_exposed_ms = 0.25};
 }
 

@@ -217,9 +217,9 @@ static inline void sleep_ms(double ms) { usleep((useconds_t)(ms * 1e3)); }
  * `rows_only` also without the rows that describe a run. The caller frees it. */
 static inline char *metrics_of(const char *run, bool rows_only)
 {
-    static const char *const changing[] = {"step_ms", "tokens_per_s",    "flops_per_s",  "hw_flops_per_s",
-                                           "mfu",     "mem_bytes",       "mem_baseline", "seconds",
-                                           "time",    "peak_flops_per_s"};
+    static const char *const changing[] = {"step_ms", "tokens_per_s", "flops_per_s",     "hw_flops_per_s",
+                                           "mfu",     "mem_bytes",    "mem_mean",        "mem_baseline",
+                                           "seconds", "time",         "peak_flops_per_s"};
     char path[4096], *rest = NULL;
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     char *text = text_of(path);

@@ -39,7 +39,7 @@ enum { MAX_STEPS = 16 };
 
 typedef struct row {
     double loss, grad_norm;
-    int64_t mem, bytes; /* mem_bytes; comm_bytes, summed over the axes */
+    int64_t mem, mean, bytes; /* mem_bytes; mem_mean; comm_bytes, summed over the axes */
     double exposed;
 } row;
 
@@ -60,7 +60,9 @@ static int rows_of(const char *run, row *out, char *axes)
             assert_int_equal(json_integer_value(json_object_get(json, "step")), n);
             *r = (row){json_number_value(json_object_get(json, "loss")),
                        json_number_value(json_object_get(json, "grad_norm")),
-                       json_integer_value(json_object_get(json, "mem_bytes")), 0,
+                       json_integer_value(json_object_get(json, "mem_bytes")),
+                       json_integer_value(json_object_get(json, "mem_mean")),
+                       0,
                        json_number_value(json_object_get(json, "comm_exposed_ms"))};
             if (axes)
                 *axes = 0;
@@ -118,6 +120,7 @@ static void metrics_describe_the_ranks(void **state)
     assert_int_equal(rows_of("run", rows, axes), 6);
     assert_true(rows[0].bytes > 0 && rows[0].mem > 0 && rows[1].bytes == rows[5].bytes);
     assert_true(rows[5].exposed > 0);
+    assert_true(rows[5].mean > rows[5].mem / 2 && rows[5].mean <= rows[5].mem); /* the ranks do the same */
     assert_non_null(strstr(axes, "x"));
     assert_non_null(strstr(axes, "data"));
     char *text = text_of("run/metrics.jsonl");
@@ -127,7 +130,7 @@ static void metrics_describe_the_ranks(void **state)
     sh("rm -rf run");
     run_expect(0, NULL, RANK_KEYS);
     assert_int_equal(rows_of("run", rows, axes), 6);
-    assert_true(rows[0].bytes == 0 && rows[0].exposed == 0);
+    assert_true(rows[0].bytes == 0 && rows[0].exposed == 0 && rows[0].mean == rows[0].mem);
     assert_string_equal(axes, "");
 }
 

@@ -10,7 +10,8 @@
 Modes of axonn are the rows of its strategies, ZeRO and pipelines; those of PyTorch (bench/peers/torch_parallel.py) need
 --torch PYTHON, a Python with torch, numpy, safetensors and PyYAML. Results are in DIR/survey.json, tables are printed as
 markdown. A survey that was stopped goes on where it was; DIR belongs to one version of axonn and of PyTorch, and to one text.
-A mode that fails has the last line of its error in its place, and the survey goes on.
+A mode that fails has the last line of its error in its place, and the survey goes on. `memory` draws DIR/memory.svg.
+Of `time` a part can be measured alone (--cases, --rounds); rounds are interleaved, and tables have those that there are.
 Usage:  python3 bench/survey.py all --dir survey --torch venv/bin/python [--modes ddp,fsdp,torch-ddp] [--quick]
 """
 
@@ -60,12 +61,19 @@ TIME = {  # those of bench/hosts.py, and the rows of a step
 }
 
 
+# Cases of `time`: two ranks of this machine, or a model of TIME on emulated hosts; and a precision.
+CASES = ["here fp32", "here bf16", "wide fp32", "wide bf16", "deep fp32", "deep bf16"]
+
+
 class Failed(Exception):
     """A run failed; the text is the last line that it printed."""
 
 
 def run(command, **more):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
+    except OSError as error:
+        raise Failed(f"{error.filename}: {error.strerror}") from error
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         wrong = [line for line in lines if "rror:" in line or "rror " in line] or lines or ["no output"]
@@ -104,9 +112,28 @@ def bubble(mode, n, batch):
 
 
 def ratio(values, base):
-    """Returns the text of a ratio of figures that were taken in turns: its median and range."""
-    got = sorted(b / v for v, b in zip(values, base, strict=True))
-    return f"{statistics.median(got):.2f} [{got[0]:.2f}, {got[-1]:.2f}]"
+    """Returns the text of a ratio of figures that were taken in turns: its median and range. Both are {turn: figure}."""
+    got = sorted(base[turn] / values[turn] for turn in values if turn in base)
+    return f"{statistics.median(got):.2f} [{got[0]:.2f}, {got[-1]:.2f}]" if got else ""
+
+
+def drawing(lines, labels, title):
+    """Returns an SVG: a line for each name of {name: values}, which has a value or None for each label of the horizontal axis."""
+    most = max(v for values in lines.values() for v in values if v)
+    left, top, wide, high, step = 60, 40, 360, 260, 360 / (len(labels) - 1)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{top + high + 50}" font-family="sans-serif" font-size="12">',
+           '<rect width="100%" height="100%" fill="white"/>', f'<text x="{left}" y="20" font-size="14">{title}</text>']
+    for i in range(5):
+        y = top + high * (1 - i / 4)
+        out.append(f'<path d="M{left} {y:.0f}h{wide}" stroke="#ddd"/><text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{most * i / 4:.0f}</text>')
+    out += [f'<text x="{left + i * step:.0f}" y="{top + high + 18}" text-anchor="middle">{label}</text>' for i, label in enumerate(labels)]
+    for k, (name, values) in enumerate(lines.items()):
+        at = [(left + i * step, top + high * (1 - v / most)) for i, v in enumerate(values) if v]
+        style = f'stroke="hsl({k * 360 // len(lines)},70%,40%)" stroke-width="2"' + (' stroke-dasharray="5 3"' if name in TORCH else "")
+        y = top + 12 + k * 18
+        out.append(f'<polyline fill="none" {style} points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in at) + '"/>')
+        out.append(f'<path d="M{left + wide + 20} {y - 4}h24" {style}/><text x="{left + wide + 50}" y="{y}">{name}</text>')
+    return "\n".join([*out, "</svg>", ""])
 
 
 class Survey:
@@ -117,8 +144,12 @@ class Survey:
         self.prepare()
         about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "models": [EFFICIENCY, MEMORY, TIME],
                  "text": [hashlib.sha256((self.dir / name).read_bytes()).hexdigest() for name in ("train.tok", "valid.tok")]}
+        self.no_torch = ""  # why modes of PyTorch cannot run
         if args.torch:
-            about["torch"] = run([args.torch, "-c", "import torch; print(torch.__version__)"]).strip()
+            try:
+                about["torch"] = run([args.torch, "-c", "import numpy, safetensors, torch, yaml; print(torch.__version__)"]).strip()
+            except Failed as failed:
+                self.no_torch = str(failed)
         about = json.loads(json.dumps(about))
         self.results = json.loads(self.file.read_text()) if self.file.exists() else {"about": about}
         before = self.results["about"]
@@ -130,6 +161,8 @@ class Survey:
         """Returns the result `name` of a part; makes it if the file lacks it."""
         known = self.results.setdefault(part, {})
         if name not in known:
+            if self.no_torch and "torch-" in name:  # not kept: it may be installed later
+                return {"failed": self.no_torch}
             print(f"{part}: {name}", file=sys.stderr, flush=True)
             try:
                 known[name] = make()
@@ -254,18 +287,25 @@ class Survey:
 
     @staticmethod
     def closed_form(mode, n):
-        """Returns bytes of weights, gradients and optimizer state (fp32, Adam) of a rank; None: not one of these modes."""
-        layers, d, vocab, positions = 6, 512, 2048, 256
-        matrices = layers * 12 * d * d + vocab * d + positions * d
-        split, whole = layers * 7 * d, layers * 6 * d + 2 * d  # vectors: biases of q, k, v and up; all others
-        vectors = split + whole
-        every, part = matrices + vectors, matrices // n + vectors
-        by_heads = matrices // n + split // n + whole
-        table = {"one": (every, every, every), "ddp": (every, every, every), "zero1": (every, every + matrices // n, part),
-                 "zero2": (every, part, part), "zero3": (part, part, part), "fsdp": (part, part, part),
-                 "hsdp": (matrices // 2 + vectors,) * 3, "megatron": (by_heads,) * 3}
-        return None if mode not in table else {"weights": 4 * table[mode][0], "gradients": 4 * table[mode][1],
-                                               "optimizer": 8 * table[mode][2]}
+        """Returns bytes of weights, gradients and optimizer state (fp32, Adam) of a rank of each pipeline stage."""
+        d, vocab, positions = 512, 2048, 256
+        sizes = sizes_of(words_of(mode, n))
+        x, z, data, pipe = (int(sizes.get("grid." + axis, 1)) for axis in ("x", "z", "data", "pipe"))
+        zero = int(sizes.get("zero", 0))
+
+        def stage(blocks, first, last):
+            matrices = blocks * 12 * d * d // (x * z) + ((first or last) * vocab * d // x + first * positions * d) // z
+            vectors = blocks * 7 * d // x + blocks * 6 * d + last * 2 * d  # of the biases of q, k, v and up each rank of x has a part
+            every, part = matrices + vectors, matrices // data + vectors
+            weights, gradients, state = {0: (every,) * 3, 1: (every, every + matrices // data, part), 2: (every, part, part),
+                                         3: (part,) * 3}[zero]
+            if pipe > 1:  # the head is the table of the first stage: the last has a copy, the first the gradients of both
+                gradients += first * 2 * vocab * d
+                state -= last * vocab * d
+            return {"weights": 4 * weights, "gradients": 4 * gradients, "optimizer": 8 * state}
+
+        cut = {1: [6], 2: [3, 3], 4: [1, 2, 2, 1]}[pipe]  # blocks of each stage
+        return [stage(blocks, i == 0, i == pipe - 1) for i, blocks in enumerate(cut)]
 
     def memory(self):
         batch, ranks = 16, [2] if self.args.quick else RANKS
@@ -277,78 +317,110 @@ class Survey:
                 words = words_of(mode, n)
                 plan = json.loads(run([self.args.axonn, "plan", config, *words, f"train.micro_batch={micro(mode, n, batch, words)}",
                                        "--json"]))
-                stage = max(plan["stages"], key=lambda s: s["memory"])
-                result = {name: stage["device"][name] for name in ("weights", "gradients", "optimizer")}
+                result["stages"] = [{name: s["device"][name] for name in ("weights", "gradients", "optimizer")} for s in plan["stages"]]
+                result["largest"] = max(range(len(plan["stages"])), key=lambda i: plan["stages"][i]["memory"])
                 result["planned"] = plan["mem_planned"]
+                result["planned_mean"] = statistics.mean(s["memory"] for s in plan["stages"])
             rows = rows_of(self.train(config, mode, n, batch))
-            result["measured"] = max(r["mem_bytes"] for r in rows if "mem_bytes" in r) - rows[0]["mem_baseline"]
-            return result
+            last = [r for r in rows if "mem_bytes" in r][-1]
+            return result | {name: last[key] - rows[0]["mem_baseline"] for name, key in (("measured", "mem_bytes"), ("mean", "mem_mean"))}
 
         cases = [("one", 1)] + [(mode, n) for n in ranks for mode in self.modes(n)]
-        print("\n## Memory of a rank, MiB\n\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured | of the plan | "
-              "of ddp |\n|---|---|---|---|---|---|---|---|---|---|")
+        print("\n## Memory of a rank, MiB\n\nOf pipelines weights, gradients and optimizer are those of the stage that needs the most memory.\n"
+              "\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured: largest, mean | of the plan: largest, mean "
+              "| of ddp | of PyTorch's |\n|---|---|---|---|---|---|---|---|---|---|---|")
+        peaks = {}
         for mode, n in cases:
             got = self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n))
-            if "failed" in got:
-                print(f"| {mode} | {n} | {got['failed']} |||||||| ")
-                continue
-            form = self.closed_form(mode, n)
-            same = "" if form is None else "equal" if all(got[k] == v for k, v in form.items()) else "**differs**: " + ", ".join(
-                f"{k} {v}, not {got[k]}" for k, v in form.items() if got[k] != v)
-            ddp = self.results["memory"].get(f"ddp {n}", {}).get("measured")
-            mib = [f"{got[k] / 2**20:.1f}" if k in got else "" for k in ("weights", "gradients", "optimizer")]
-            print(self.memory_row(mode, n, mib, same, got.get("planned"), got["measured"], ddp), flush=True)
+            peaks[mode, n] = got
+            self.memory_row(mode, n, got)
+        for n in ranks:
+            self.print_unusable(n)
+        if len(ranks) > 1:
+            self.draw_memory(peaks, self.growing(config, batch // ranks[-1]))
 
-    @staticmethod
-    def memory_row(mode, n, mib, same, planned, measured, ddp):
-        of_plan, of_ddp = (f"{measured / x:.3f}" if x else "" for x in (planned, ddp))
-        shown = f"{planned / 2**20:.1f}" if planned else ""
-        return f"| {mode} | {n} | {' | '.join(mib)} | {same} | {shown} | {measured / 2**20:.1f} | {of_plan} | {of_ddp} |"
+    def growing(self, config, rows):
+        """Prints and returns the memory that megatron plans where rows of a step grow with the ranks, as in the paper."""
+        plans = [json.loads(run([self.args.axonn, "plan", config, *AXONN["megatron"](n), f"train.micro_batch={rows * n}",
+                                 f"train.global_batch={rows * n}", "--json"])) for n in (1, *RANKS)]
+        mib = [plan["mem_planned"] / 2**20 for plan in plans]
+        print(f"\nmegatron with {rows} rows × ranks a step, planned MiB of a rank on 1, 2, 4, 8 ranks: {', '.join(f'{x:.1f}' for x in mib)}")
+        return mib
+
+    def draw_memory(self, peaks, growing):
+        """Draws the mean memory of a rank over the number of ranks."""
+        lines = {mode: [peaks.get((mode, n), {}).get("mean", 0) / 2**20 for n in RANKS] for mode in self.args.modes}
+        lines = {mode: [0 if mode in TORCH else peaks["one", 1].get("mean", 0) / 2**20, *values]
+                 for mode, values in lines.items() if any(values)}
+        lines["megatron, rows × ranks"] = growing
+        (self.dir / "memory.svg").write_text(drawing(lines, [1, *RANKS], "MiB of a rank over the number of ranks"))
+
+    def memory_row(self, mode, n, got):
+        if "failed" in got:
+            print(f"| {mode} | {n} | {got['failed']} |||||||||")
+            return
+
+        def of(name):
+            return self.results["memory"].get(f"{name} {n}", {}).get("measured")
+
+        def mib(value):
+            return f"{value / 2**20:.1f}"
+
+        state, shown, planned, of_plan = [""] * 3, "", "", ""
+        if "stages" in got:
+            form = self.closed_form(mode, n)
+            state = [mib(value) for value in got["stages"][got["largest"]].values()]
+            shown = "equal" if form == got["stages"] else f"**differs**: {form}, not {got['stages']}"
+            planned = mib(got["planned"])
+            of_plan = f"{got['measured'] / got['planned']:.4f}, {got['mean'] / got['planned_mean']:.4f}"
+        ratios = [f"{got['measured'] / base:.2f}" if base else "" for base in (of("ddp"), of(PEERS.get(mode)))]
+        cells = [mode, n, *state, shown, planned, f"{mib(got['measured'])}, {mib(got['mean'])}", of_plan, *ratios]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def time(self):
         """Rounds are interleaved: a result is a figure of one mode in one round."""
-        self.time_here()
-        self.time_on_hosts()
+        self.rounds = self.args.rounds or (1 if self.args.quick else 5)
+        here = [case for case in self.args.cases if case.startswith("here")]
+        if here:
+            self.time_here(here)
+        if len(here) < len(self.args.cases):
+            self.time_on_hosts([case for case in self.args.cases if case not in here])
 
-    def time_here(self):
-        rounds, steps, n = (1, 4, 2) if self.args.quick else (5, 6, 2)
+    def time_here(self, cases):
+        steps, n = (4, 2) if self.args.quick else (6, 2)
         modes = [mode for mode in self.modes(n) if mode in PEERS or mode in PEERS.values()]
-        precisions = ("fp32", "bf16")
         shape, batch = TIME["wide"]
-        for turn in range(rounds):
-            for precision in precisions:
-                config = self.config(f"here-{precision}", shape, batch, steps, precision=precision)
-                for mode in modes:
-                    self.keep("time", f"here {precision} {mode} {turn}",
-                              lambda mode=mode, config=config: self.seconds(config, mode, n, batch, None))
-        for precision in precisions:
-            self.print_times("here", precision, modes, rounds, n, batch, f"{precision}, {n} ranks of this machine, one thread each")
+        self.take_turns(cases, lambda case: (shape, batch), modes, steps, n, None)
+        for case in cases:
+            self.print_times(case, modes, n, batch, f"{case.split()[1]}, {n} ranks of this machine, one thread each")
         self.print_unusable(n)
 
-    def time_on_hosts(self):
+    def take_turns(self, cases, model_of, modes, steps, n, hosts):
+        for turn in range(self.rounds):
+            for case in cases:
+                shape, batch = model_of(case)
+                config = self.config(case.replace(" ", "-"), shape, batch, steps, precision=case.split()[1])
+                for mode in modes:
+                    self.keep("time", f"{case} {mode} {turn}", lambda mode=mode: self.seconds(config, mode, n, batch, hosts))
+
+    def time_on_hosts(self, cases):
         reason = subprocess.run([HOSTS, "usable"], capture_output=True, text=True)
         if reason.returncode:
             print(f"\nTime on emulated hosts is not measured: {reason.stderr.strip()}")
             return
         if "axhost" in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout:
             sys.exit("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
-        rounds, steps, n = (1, 4, 8) if self.args.quick else (5, 5, 8)
-        cases = [(model, precision) for model in TIME for precision in ("fp32", "bf16")]
+        steps, n = (4, 8) if self.args.quick else (5, 8)
         try:
             run([HOSTS, "up", 4])
-            for turn in range(rounds):
-                for model, precision in cases:
-                    shape, batch = TIME[model]
-                    config = self.config(f"{model}-{precision}", shape, batch, steps, precision=precision)
-                    for mode in self.modes(n):
-                        self.keep("time", f"{model} {precision} {mode} {turn}",
-                                  lambda mode=mode, config=config, batch=batch: self.seconds(config, mode, n, batch, 2))
+            self.take_turns(cases, lambda case: TIME[case.split()[0]], self.modes(n), steps, n, 2)
         finally:
             run([HOSTS, "down"])
-        for model, precision in cases:
-            self.print_times(model, precision, self.modes(n), rounds, n, TIME[model][1],
+        for case in cases:
+            model, precision = case.split()
+            self.print_times(case, self.modes(n), n, TIME[model][1],
                              f"{model} model, {precision}, {n} ranks on four emulated hosts, 1 Gbit/s")
 
     def seconds(self, config, mode, n, batch, hosts):
@@ -357,21 +429,23 @@ class Survey:
         middle = {key: statistics.median(r.get(key, 0) for r in steps) for key in ("step_ms", "comm_exposed_ms", "pipe_wait_ms")}
         return middle | {"evaluation": sum(r["seconds"] for r in rows if "eval_loss" in r)}
 
-    def print_times(self, model, precision, modes, rounds, n, batch, title):
-        got = {mode: [self.results["time"][f"{model} {precision} {mode} {turn}"] for turn in range(rounds)] for mode in modes}
-        steps = {mode: [g["step_ms"] for g in of] for mode, of in got.items() if not any("failed" in g for g in of)}
-        print(f"\n## Time of a step: {title}\n\n| mode | seconds: median [range] | times as fast as ddp | as PyTorch's | communication exposed "
-              "| stages wait, closed form | epoch of 100 steps and an evaluation |\n|---|---|---|---|---|---|---|")
+    def print_times(self, case, modes, n, batch, title):
+        known = self.results["time"]
+        got = {mode: {turn: known[name] for turn in range(self.rounds) if (name := f"{case} {mode} {turn}") in known} for mode in modes}
+        steps = {mode: {turn: g["step_ms"] for turn, g in of.items()} for mode, of in got.items()
+                 if of and not any("failed" in g for g in of.values())}
+        print(f"\n## Time of a step: {title}\n\n| mode | rounds | seconds: median [range] | times as fast as ddp | as PyTorch's "
+              "| communication exposed | stages wait, closed form | epoch of 100 steps and an evaluation |\n|---|---|---|---|---|---|---|---|")
         for mode in modes:
             if mode not in steps:
-                print(f"| {mode} | {next(g['failed'] for g in got[mode] if 'failed' in g)} ||||||")
+                print(f"| {mode} | {next((g['failed'] for g in got[mode].values() if 'failed' in g), self.no_torch)} |||||||")
                 continue
-            ms = steps[mode]
-            step, exposed, wait, evaluation = (statistics.median(g[key] for g in got[mode]) for key in
+            ms = steps[mode].values()
+            step, exposed, wait, evaluation = (statistics.median(g[key] for g in got[mode].values()) for key in
                                                ("step_ms", "comm_exposed_ms", "pipe_wait_ms", "evaluation"))
             share = bubble(mode, n, batch)
-            print(f"| {mode} | {step / 1e3:.3f} [{min(ms) / 1e3:.3f}, {max(ms) / 1e3:.3f}] | "
-                  f"{ratio(ms, steps['ddp']) if 'ddp' in steps else ''} | {ratio(ms, steps[PEERS[mode]]) if PEERS.get(mode) in steps else ''} | "
+            ratios = [ratio(steps[mode], steps[base]) if base in steps else "" for base in ("ddp", PEERS.get(mode))]
+            print(f"| {mode} | {len(ms)} | {step / 1e3:.3f} [{min(ms) / 1e3:.3f}, {max(ms) / 1e3:.3f}] | {ratios[0]} | {ratios[1]} | "
                   f"{f'{exposed / step:.0%}' if exposed else ''} | {'' if share is None else f'{wait / step:.0%}, {share:.0%}'} | "
                   f"{step / 10 + evaluation:.1f} s |", flush=True)
 
@@ -383,15 +457,22 @@ def main():
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--torch", help="Python that has torch; without it axonn's modes are compared alone")
     p.add_argument("--modes", type=lambda text: text.split(","), default=MODES[1:], help="default all: " + ",".join(MODES[1:]))
-    p.add_argument("--quick", action="store_true", help="2 ranks, few steps and one round")
+    p.add_argument("--cases", type=lambda text: text.split(","), help="of time, default all: " + ",".join(CASES))
+    p.add_argument("--rounds", type=int, help="of time, default 5")
+    p.add_argument("--quick", action="store_true", help="2 ranks, few steps, and one round of half of the cases")
     args = p.parse_args()
-    unknown = [mode for mode in args.modes if mode not in MODES]
-    if unknown:
-        sys.exit(f"no mode {', '.join(unknown)}: there are {', '.join(MODES[1:])}")
+    args.cases = args.cases or (["here fp32", "here bf16", "wide fp32"] if args.quick else CASES)
+    for what, given, there in (("mode", args.modes, MODES[1:]), ("case", args.cases, CASES)):
+        unknown = [name for name in given if name not in there]
+        if unknown:
+            sys.exit(f"no {what} {', '.join(unknown)}: there are {', '.join(there)}")
     args.axonn = os.path.abspath(args.axonn)
-    survey = Survey(args)
-    for part in PARTS if args.what == "all" else [args.what]:
-        getattr(survey, part)()
+    try:
+        survey = Survey(args)
+        for part in PARTS if args.what == "all" else [args.what]:
+            getattr(survey, part)()
+    except Failed as failed:
+        sys.exit(f"survey.py: {failed}")
 
 
 if __name__ == "__main__":

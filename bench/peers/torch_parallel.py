@@ -286,7 +286,7 @@ class Run:
             row = self.step(step)
             grown = status("VmHWM:") - self.baseline
             row["mem_bytes"] = int(all_max(self.baseline) + all_max(grown))
-            row["mem_mean"] = all_sum(grown) / WORLD
+            row["mem_mean"] = int(all_max(self.baseline) + all_sum(grown) / WORLD)
             self.write(row)
             if step in self.evaluated:
                 self.write(self.evaluate(step))

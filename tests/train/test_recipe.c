@@ -86,8 +86,10 @@ static void check_memory(const ax_config *c, const paper_model *m, const ax_mode
     OK(ax_optim_find(c->optim.name, &options.optim));
     OK(ax_strategy_find(c->strategy, &parallel.strategy));
     for (int rank = 0; rank < m->gpus; rank += m->gpus - 1) {
-        ax_comm world = {.rank = rank, .size = m->gpus};
-        OK(ax_engine_plan_make(&options, &world, ax_config_grid(c), &parallel, "cpu", 1, AX_BF16, &plan));
+        ax_comm *world;
+        OK(ax_comm_dry_create(rank, m->gpus, &world));
+        OK(ax_engine_plan_make(&options, world, ax_config_grid(c), &parallel, "cpu", 1, AX_BF16, &plan));
+        ax_comm_destroy(&world);
         const double gb = (double)ax_memory_total(&plan.memory) / 1e9;
         ax_engine_plan_fini(&plan);
         /* AdamW with bf16: 18 bytes for each element of the rank's share. Drivers and libraries take some of

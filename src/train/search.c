@@ -399,8 +399,8 @@ static double least_share(const struct ax_search *s, int64_t ranks)
 
 enum { MOST_DIVIDED = 32 }; /* grids that are tried for each number of ranks */
 
-/* Orders grids by the ways in which they divide a block's weights and the blocks, the most first: these are
- * the ones that need the least memory. */
+/* Orders grids by the number of parts into which they divide the blocks and their weights, the most first:
+ * these need little memory, though not always the least. */
 static int most_divided(const void *a, const void *b)
 {
     int64_t ways[2];
@@ -439,8 +439,9 @@ static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out
     return AX_OK;
 }
 
-/* Sets *out to a number of ranks that would do, the smallest if more ranks never need more memory each: a
- * multiple of those of a node, if the run has more than one node; 0: the machine has too few. */
+/* Sets *out to a number of ranks that would do, the smallest if more ranks never need more memory each and
+ * the grids that are tried have the one that needs the least: a multiple of those of a node, if the run has
+ * more than one node; 0: the machine has too few. */
 static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
 {
     const int64_t per_node = s->by.machine->ranks_per_node, all = ax_machine_ranks(s->by.machine);

@@ -81,6 +81,11 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
                          ax_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
+    AX_CHECK(
+        !path || !strchr(path, '=') || !access(path, F_OK), AX_ERR_USAGE,
+        "\"%s\" stands in the place of the configuration file, and no file has this name: write CONFIG.yaml "
+        "before KEY=VALUE",
+        path);
     size_t synonyms;
     const ax_option_synonym *others = ax_config_synonyms(&synonyms);
     AX_TRY(ax_option_set_create(options, AX_COUNT(options), cfg, &cfg->set));

@@ -212,8 +212,7 @@ static ax_status allocate_blocks(ax_param_set *set)
     for (int i = 0; i < AX_PARAM_BLOCKS; i++) {
         ax_param_block *block = &set->block[i];
         block->memory = allocate_all(set, i, NULL);
-        block->bytes = ax_memory_total(&block->memory);
-        if (!block->bytes)
+        if (!ax_memory_total(&block->memory))
             continue;
         ax_memory_add(&set->memory, &block->memory);
         AX_TRY(ax_ctx_alloc_block(set->ctx, &block->memory, &block->data));

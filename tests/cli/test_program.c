@@ -42,6 +42,9 @@ static void exit_codes_and_messages(void **state)
         {"info --json --options", 0, "\"key\":\"data.train\",\"type\":\"list of paths\""},
         {"help --completion", 2, "--completion: needs a value"},
         {"help --completion zsh", 2, "must be bash, not \"zsh\""},
+        {"train data.train=a.tok train.steps=2", 2, "write CONFIG.yaml before KEY=VALUE"},
+        {"plan ./data.train=a.tok", 2,
+         "\"./data.train=a.tok\" stands in the place of the configuration file"},
     };
     ax_buf out = {0};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {

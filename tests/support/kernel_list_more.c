@@ -264,8 +264,10 @@ bool kc_build_add(kernel_case *c, int index)
 
 void kc_put_batch(kernel_case *c, size_t field, int index)
 {
-    ax_batch_numbers now = {
-        .step = (uint64_t)index << 31 | 5, .first_row = index % 7, .loss_scale = index % 2 ? 0.75 : 0x1p-9};
+    ax_batch_numbers now = {.step = (uint64_t)index << 31 | 5,
+                            .first_row = index % 7,
+                            .loss_scale = index % 2 ? 0.75 : 0x1p-9,
+                            .sample_scale = 0.5};
     enum { WORDS = sizeof now / sizeof(double) };
     if (index % 3)
         memcpy(kc_add(c, "now", KC_IN, field, AX_F64, WORDS, 0), &now, sizeof now);

@@ -474,7 +474,7 @@ AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 enum { AX_BLOCK_WEIGHTS, AX_BLOCK_STATE, AX_BLOCK_GRADIENTS, AX_PARAM_BLOCKS };
 typedef struct ax_param_block {
     void *data;
-    ax_memory memory; /* its bytes, by class */
+    ax_memory memory; /* bytes by class */
 } ax_param_block;
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of

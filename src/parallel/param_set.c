@@ -234,7 +234,7 @@ static ax_status clear(ax_param_set *set)
         if (set->param[i]->live->whole && set->param[i]->place != AX_PARAM_AWAY)
             AX_TRY(ax_param_clear_spare(set->ctx, set->param[i], &set->param[i]->rest));
     }
-    ax_fill_args args = {.n = (int64_t)grads->bytes, .y = grads->data, .dtype = AX_U8};
+    ax_fill_args args = {.n = (int64_t)ax_memory_total(&grads->memory), .y = grads->data, .dtype = AX_U8};
     return args.n ? ax_run_fill(set->ctx->stream, &args) : AX_OK;
 }
 

@@ -76,7 +76,7 @@ static ax_status check_memory(const model *m)
     EXPECT(bytes[AX_MEMORY_OPTIMIZER] == 2 * state);
     EXPECT(rounds ? bytes[AX_MEMORY_WEIGHTS] == state : bytes[AX_MEMORY_WEIGHTS] >= state);
     EXPECT(bytes[AX_MEMORY_GRADIENTS] >= state);
-    EXPECT((set->block[AX_BLOCK_STATE].bytes > bytes[AX_MEMORY_OPTIMIZER]) == rounds);
+    EXPECT((ax_memory_total(&set->block[AX_BLOCK_STATE].memory) > bytes[AX_MEMORY_OPTIMIZER]) == rounds);
     EXPECT(m->weight->decay && !m->bias->decay);
     return AX_OK;
 }
@@ -434,7 +434,7 @@ static ax_status misuse(ax_comm *world, void *arg)
     (void)arg;
     AX_TRY(model_create(world, &w, -1, &m));
     EXPECT(!m.weight->grad.data && !m.set->memory.bytes[AX_MEMORY_GRADIENTS] &&
-           !m.set->block[AX_BLOCK_STATE].bytes);
+           !ax_memory_total(&m.set->block[AX_BLOCK_STATE].memory));
     EXPECT(ax_param_set_zero_grad(m.set) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "has no gradients"));
     ax_tensor target;

@@ -224,10 +224,11 @@ static ax_status take_image(ax_engine *engine, ax_ctx *ctx, image *out)
 {
     const ax_param_set *set = ax_engine_params(engine);
     const ax_param_block *weights = &set->block[AX_BLOCK_WEIGHTS], *rest = &set->block[AX_BLOCK_STATE];
-    *out = (image){.bytes = weights->bytes + rest->bytes};
+    const size_t first = ax_memory_total(&weights->memory), second = ax_memory_total(&rest->memory);
+    *out = (image){.bytes = first + second};
     AX_TRY(ax_calloc(1, out->bytes, &out->data));
-    AX_TRY(ax_copy_out(ctx->stream, out->data, weights->data, weights->bytes));
-    return ax_copy_out(ctx->stream, out->data + weights->bytes, rest->data, rest->bytes);
+    AX_TRY(ax_copy_out(ctx->stream, out->data, weights->data, first));
+    return ax_copy_out(ctx->stream, out->data + first, rest->data, second);
 }
 
 static bool equal_images(const image *a, const image *b)

@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -69,16 +70,23 @@ class Failed(Exception):
     """A run failed; the text is the last line that it printed."""
 
 
-def run(command, **more):
+def run(command):
+    """Runs a command and returns what it prints. If the survey ends before it, it ends all processes of the command."""
     try:
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
+        done = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                start_new_session=True)
     except OSError as error:
         raise Failed(f"{error.filename}: {error.strerror}") from error
+    try:
+        out, err = done.communicate()
+    except BaseException:
+        os.killpg(done.pid, signal.SIGTERM)
+        raise
     if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        lines = [line for line in (out + err).splitlines() if line.strip()]
         wrong = [line for line in lines if "rror:" in line or "rror " in line] or lines or ["no output"]
         raise Failed(f"exit code {done.returncode}: {wrong[-1].strip()[:200]}")
-    return done.stdout
+    return out
 
 
 def rows_of(directory):
@@ -467,6 +475,7 @@ def main():
         if unknown:
             sys.exit(f"no {what} {', '.join(unknown)}: there are {', '.join(there)}")
     args.axonn = os.path.abspath(args.axonn)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes emulated hosts down
     try:
         survey = Survey(args)
         for part in PARTS if args.what == "all" else [args.what]:

@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = ROOT / "scripts" / "hosts.sh"
 PEER = ROOT / "bench" / "peers" / "torch_parallel.py"
 PARTS = ["efficiency", "memory", "time"]
+SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]  # that end the survey in order
 
 
 def pipeline(schedule, most):
@@ -70,6 +71,22 @@ class Failed(Exception):
     """A run failed; the text is the last line that it printed."""
 
 
+def end(process):
+    """Ends the processes of a command's session: those that go on 30 s after SIGTERM are killed."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.communicate(timeout=30)  # until none has its output open
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def stop(number, _):
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)  # a second one must not keep emulated hosts from being taken down
+    sys.exit(128 + number)
+
+
 def run(command):
     """Runs a command and returns what it prints. If the survey ends before it, it ends all processes of the command."""
     try:
@@ -80,7 +97,7 @@ def run(command):
     try:
         out, err = done.communicate()
     except BaseException:
-        os.killpg(done.pid, signal.SIGTERM)
+        end(done)
         raise
     if done.returncode:
         lines = [line for line in (out + err).splitlines() if line.strip()]
@@ -475,7 +492,9 @@ def main():
         if unknown:
             sys.exit(f"no {what} {', '.join(unknown)}: there are {', '.join(there)}")
     args.axonn = os.path.abspath(args.axonn)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # takes emulated hosts down
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, stop)
     try:
         survey = Survey(args)
         for part in PARTS if args.what == "all" else [args.what]:

@@ -10,7 +10,7 @@
 Modes of axonn are the rows of its strategies, ZeRO and pipelines; those of PyTorch (bench/peers/torch_parallel.py) need
 --torch PYTHON, a Python with torch, numpy, safetensors and PyYAML. Results are in DIR/survey.json, tables are printed as
 markdown. A survey that was stopped goes on where it was; DIR belongs to one version of axonn and of PyTorch, and to one text.
-A mode that fails has the last line of its error in its place, and the survey goes on. `memory` draws DIR/memory.svg.
+A mode that fails has the last line of its error in its place, and the next call tries it again. `memory` draws DIR/memory.svg.
 Of `time` a part can be measured alone (--cases, --rounds); rounds are interleaved, and tables have those that there are.
 Usage:  python3 bench/survey.py all --dir survey --torch venv/bin/python [--modes ddp,fsdp,torch-ddp] [--quick]
 """
@@ -100,10 +100,17 @@ def run(command):
         end(done)
         raise
     if done.returncode:
-        lines = [line for line in (out + err).splitlines() if line.strip()]
-        wrong = [line for line in lines if "rror:" in line or "rror " in line] or lines or ["no output"]
-        raise Failed(f"exit code {done.returncode}: {wrong[-1].strip()[:200]}")
+        raise Failed(f"exit code {done.returncode}: {last_error(out + err)[:300]}")
     return out
+
+
+def last_error(text):
+    """Returns the last line of an error. What torchrun says of it does not count, except that a signal ended a process."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "rror:" in line or "rror " in line]
+    ours = [line for line in errors if "ChildFailedError" not in line]
+    signals = [line for line in lines if "ignal " in line]
+    return (ours or signals or errors or lines or ["no output"])[-1]
 
 
 def rows_of(directory):
@@ -167,25 +174,29 @@ class Survey:
         self.dir.mkdir(parents=True, exist_ok=True)
         self.file = self.dir / "survey.json"
         self.prepare()
-        about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "models": [EFFICIENCY, MEMORY, TIME],
-                 "text": [hashlib.sha256((self.dir / name).read_bytes()).hexdigest() for name in ("train.tok", "valid.tok")]}
+        about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "efficiency's model": EFFICIENCY,
+                 "memory's model": MEMORY} | {f"{name} model": text for name, (text, _) in TIME.items()}
+        about |= {name: hashlib.sha256((self.dir / name).read_bytes()).hexdigest()[:16] for name in ("train.tok", "valid.tok")}
         self.no_torch = ""  # why modes of PyTorch cannot run
         if args.torch:
             try:
                 about["torch"] = run([args.torch, "-c", "import numpy, safetensors, torch, yaml; print(torch.__version__)"]).strip()
             except Failed as failed:
                 self.no_torch = str(failed)
-        about = json.loads(json.dumps(about))
-        self.results = json.loads(self.file.read_text()) if self.file.exists() else {"about": about}
-        before = self.results["about"]
+        try:
+            self.results = json.loads(self.file.read_text()) if self.file.exists() else {"about": about}
+            before = self.results["about"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise Failed(f"{self.file} is no survey: give another --dir, or delete this directory") from error
         for key, value in about.items():
             if before.setdefault(key, value) != value:
-                sys.exit(f"{self.file} is a survey of another {key} ({before.get(key)}, not {value}): give another --dir, or delete it")
+                raise Failed(f"{self.file} is another survey: {key} is {before[key]} there, {value} here; "
+                             "give another --dir, or delete this directory")
 
     def keep(self, part, name, make):
-        """Returns the result `name` of a part; makes it if the file lacks it."""
+        """Returns the result `name` of a part; makes it if the file lacks it or has a failure."""
         known = self.results.setdefault(part, {})
-        if name not in known:
+        if "failed" in known.get(name, {"failed": "not tried"}):
             if self.no_torch and "torch-" in name:  # not kept: it may be installed later
                 return {"failed": self.no_torch}
             print(f"{part}: {name}", file=sys.stderr, flush=True)
@@ -219,7 +230,7 @@ class Survey:
 
     def modes(self, n):
         """Returns the modes that can use n ranks."""
-        return [name for name in self.args.modes if (name not in TORCH or self.args.torch) and not self.unusable(name, n)]
+        return [name for name in self.args.modes if not self.unusable(name, n)]
 
     @staticmethod
     def unusable(name, n):
@@ -238,24 +249,25 @@ class Survey:
         """Returns a checkpoint with the initial weights of a configuration: a step with a learning rate of 0."""
         directory = self.dir / f"{config.stem}-initial"
         if not directory.exists():
-            run([self.args.axonn, "train", config, f"run.dir={directory}", "train.steps=1", "train.micro_batch=1",
-                 "train.global_batch=1", "optim.lr=0", "data.valid=[]"])
+            self.axonn(config, directory, ["train.steps=1", "train.micro_batch=1", "train.global_batch=1", "optim.lr=0", "data.valid=[]"])
         return directory / "ckpt" / "step-1"
 
-    def axonn(self, config, mode, n, words, batch, launch):
-        directory = self.dir / "runs" / f"{config.stem}-{mode}-{n}"
-        run(["rm", "-rf", directory])
-        run([*launch, self.args.axonn, "train", config, f"run.dir={directory}",
-             f"train.micro_batch={micro(mode, n, batch, words)}", *words])
+    def axonn(self, config, directory, words, launch=()):
+        """Trains into a directory that is there only after the run has ended well."""
+        part = directory.with_name(directory.name + ".part")
+        run(["rm", "-rf", directory, part])
+        run([*launch, self.args.axonn, "train", config, f"run.dir={part}", *words])
+        part.rename(directory)
         return directory
 
     def train(self, config, mode, n, batch, hosts=None):
         """Trains in a mode on n ranks, here or on `hosts` ranks of each emulated host; returns the run's directory."""
+        like, directory = self.dir / "runs" / f"{config.stem}-one-1", self.dir / "runs" / f"{config.stem}-{mode}-{n}"
         if mode not in TORCH:
             words = words_of(mode, n)
-            launch = [HOSTS, "run", hosts] if hosts else []
-            return self.axonn(config, mode, n, words + ([] if hosts or n == 1 else ["--ranks", n]), batch, launch)
-        like, directory = self.dir / "runs" / f"{config.stem}-one-1", self.dir / "runs" / f"{config.stem}-{mode}-{n}"
+            words = [f"train.micro_batch={micro(mode, n, batch, words)}", *words]
+            return self.axonn(config, directory, words + ([] if hosts or n == 1 else ["--ranks", n]),
+                              [HOSTS, "run", hosts] if hosts else [])
         if not like.exists():
             self.train(config, "one", 1, batch)
         words = [PEER, TORCH[mode], "--like", like, "--model", self.initial(config), "--out", directory]
@@ -419,7 +431,7 @@ class Survey:
         shape, batch = TIME["wide"]
         self.take_turns(cases, lambda case: (shape, batch), modes, steps, n, None)
         for case in cases:
-            self.print_times(case, modes, n, batch, f"{case.split()[1]}, {n} ranks of this machine, one thread each")
+            self.print_times(case, modes, n, batch, f"{case.split()[1]}, {n} ranks of this machine, one thread each; the modes that PyTorch has too")
         self.print_unusable(n)
 
     def take_turns(self, cases, model_of, modes, steps, n, hosts):
@@ -436,7 +448,7 @@ class Survey:
             print(f"\nTime on emulated hosts is not measured: {reason.stderr.strip()}")
             return
         if "axhost" in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout:
-            sys.exit("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
+            raise Failed("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
         steps, n = (4, 8) if self.args.quick else (5, 8)
         try:
             run([HOSTS, "up", 4])
@@ -481,16 +493,19 @@ def main():
     p.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("survey"), help="default survey")
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--torch", help="Python that has torch; without it axonn's modes are compared alone")
-    p.add_argument("--modes", type=lambda text: text.split(","), default=MODES[1:], help="default all: " + ",".join(MODES[1:]))
+    p.add_argument("--modes", type=lambda text: text.split(","), help="default all: " + ",".join(MODES[1:]))
     p.add_argument("--cases", type=lambda text: text.split(","), help="of time, default all: " + ",".join(CASES))
     p.add_argument("--rounds", type=int, help="of time, default 5")
     p.add_argument("--quick", action="store_true", help="2 ranks, few steps, and one round of half of the cases")
     args = p.parse_args()
+    args.modes = args.modes or [name for name in MODES[1:] if args.torch or name not in TORCH]
     args.cases = args.cases or (["here fp32", "here bf16", "wide fp32"] if args.quick else CASES)
     for what, given, there in (("mode", args.modes, MODES[1:]), ("case", args.cases, CASES)):
         unknown = [name for name in given if name not in there]
         if unknown:
-            sys.exit(f"no {what} {', '.join(unknown)}: there are {', '.join(there)}")
+            sys.exit(f"survey.py: no {what} {', '.join(unknown)}: there are {', '.join(there)}")
+    if not args.torch and any(name in TORCH for name in args.modes):
+        sys.exit("survey.py: modes of PyTorch need --torch PYTHON")
     args.axonn = os.path.abspath(args.axonn)
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -499,7 +514,7 @@ def main():
         survey = Survey(args)
         for part in PARTS if args.what == "all" else [args.what]:
             getattr(survey, part)()
-    except Failed as failed:
+    except (Failed, OSError) as failed:
         sys.exit(f"survey.py: {failed}")
 
 

@@ -67,6 +67,10 @@ from torch_model import GPT2  # noqa: E402
 IGNORED = -100  # cross_entropy leaves out targets of this value
 
 
+def fail(text):
+    sys.exit(f"torch_parallel.py: error: {text}")
+
+
 class SplitBlock(nn.Module):
     """A block whose q, k and v are apart, so that ranks can split them by heads. Names of layers are those of Block."""
 
@@ -201,10 +205,10 @@ class Run:
         self.evaluated = {row["step"] for row in rows if "eval_loss" in row}
         model, data, train = self.config["model"], self.config["data"], self.config["train"]
         if model["family"] != "gpt2" or data["pack"] != "stream" or data["mask_documents"]:
-            sys.exit("the run must be of a GPT-2, with data.pack=stream and data.mask_documents=false")
+            fail("the run must be of a GPT-2, with data.pack=stream and data.mask_documents=false")
         self.batch, self.steps = train["global_batch"], args.steps or train["steps"]
         if self.steps > max(self.rates, default=0):
-            sys.exit(f"{self.steps} steps, but the run has learning rates of {max(self.rates, default=0)} only")
+            fail(f"{self.steps} steps, but the run has learning rates of {max(self.rates, default=0)} only")
         self.data = Samples(data["train"][0], model["seq_len"])
         self.valid = Samples(data["valid"][0], model["seq_len"]) if data["valid"] else None
         shape = argparse.Namespace(vocab=model["vocab"], hidden=model["hidden"], seq=model["seq_len"],
@@ -216,7 +220,7 @@ class Run:
         load(model, args.model)
         self.model, self.cut = parallelize(model, args.mode)
         if self.batch % self.cut:
-            sys.exit(f"{self.batch} rows of a step cannot be divided among {self.cut} ranks")
+            fail(f"{self.batch} rows of a step cannot be divided among {self.cut} ranks")
         self.optimizer = make_optimizer(self.model, args.mode, self.config["optim"])
 
     def tiny_step(self):

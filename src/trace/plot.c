@@ -8,7 +8,15 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { LEFT = 64, RIGHT = 20, TOP = 40, BOTTOM = 48, LEGEND_MOST = 12, NAME_MOST = 40 };
+enum {
+    LEFT = 64,
+    RIGHT = 20,
+    TOP = 40,
+    BOTTOM = 48,
+    NAME_MOST = 40, /* characters of a name in the legend */
+    ENTRY_HEIGHT = 18,
+    INSIDE_MOST = 8 /* legends of more entries would hide curves: they have room of their own */
+};
 
 typedef struct axis {
     double lo, hi, step; /* lo, hi: range of values; step: distance between ticks */
@@ -164,7 +172,7 @@ static ax_status y_range(const ax_plot *p, range *r)
     return AX_OK;
 }
 
-static ax_status make_axes(const ax_plot *p, axis *x, axis *y)
+static ax_status make_axes(const ax_plot *p, double right, axis *x, axis *y)
 {
     range xs = {INFINITY, -INFINITY}, ys = xs;
     for (int k = 0; k < p->n; k++)
@@ -175,7 +183,7 @@ static ax_status make_axes(const ax_plot *p, axis *x, axis *y)
         xs.lo = 0; /* the run began near 0: show the axis from 0 */
     if (p->from_zero && ys.lo <= ys.hi)
         include(0, &ys);
-    *x = make_axis(xs, p->width / 100, LEFT, p->width - RIGHT);
+    *x = make_axis(xs, (int)ax_max((int64_t)(right / 100), 1), LEFT, right);
     if (p->x_counts)
         x->step = fmax(x->step, 1);
     *y = make_axis(ys, p->height / 60, p->height - BOTTOM, TOP);
@@ -192,8 +200,7 @@ static ax_status draw_frame(const ax_plot *p, const axis *x, const axis *y, ax_b
     char label[32];
     for (double t = ceil(y->lo / y->step); t * y->step <= y->hi; t++) {
         double at = pixel_of(y, t * y->step);
-        AX_TRY(
-            ax_buf_printf(out, "<path d=\"M%d %.1fH%d\" stroke=\"#e4e4e4\"/>\n", LEFT, at, p->width - RIGHT));
+        AX_TRY(ax_buf_printf(out, "<path d=\"M%d %.1fH%.1f\" stroke=\"#e4e4e4\"/>\n", LEFT, at, x->to));
         tick_label(t * y->step, label);
         AX_TRY(draw_text(out, LEFT - 8, at + 4, right, label));
     }
@@ -203,10 +210,10 @@ static ax_status draw_frame(const ax_plot *p, const axis *x, const axis *y, ax_b
         tick_label(t * x->step, label);
         AX_TRY(draw_text(out, at, p->height - BOTTOM + 18, small, label));
     }
-    AX_TRY(ax_buf_printf(out, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"#666\"/>\n", LEFT, TOP,
-                         p->height - BOTTOM, p->width - RIGHT));
-    AX_TRY(draw_text(out, (LEFT + p->width - RIGHT) / 2.0, p->height - 10,
-                     (text_style){"middle", "#222", NULL, 12}, p->x_label));
+    AX_TRY(ax_buf_printf(out, "<path d=\"M%d %dV%dH%.1f\" fill=\"none\" stroke=\"#666\"/>\n", LEFT, TOP,
+                         p->height - BOTTOM, x->to));
+    AX_TRY(draw_text(out, (x->from + x->to) / 2, p->height - 10, (text_style){"middle", "#222", NULL, 12},
+                     p->x_label));
     AX_TRY(draw_text(out, LEFT, TOP - 8, (text_style){"start", "#222", NULL, 12}, p->y_label));
     return draw_text(out, p->width / 2.0, 22, (text_style){"middle", "#111", " font-weight=\"bold\"", 15},
                      p->title);
@@ -346,37 +353,54 @@ static int entry_columns(const ax_curve *c)
     return ax_xml_columns(c->name, NAME_MOST) + (c->part ? 2 + ax_xml_columns(c->part, NAME_MOST) : 0);
 }
 
-static ax_status draw_legend(const ax_plot *p, ax_buf *out)
+typedef struct legend {
+    int entries, listed;
+    double x, y, width, height;
+    bool beside; /* it has room of its own, at the right of the frame */
+} legend;
+
+static legend make_legend(const ax_plot *p)
 {
-    int columns = 0, entries = 0;
+    const int most = (p->height - TOP - BOTTOM - 8) / ENTRY_HEIGHT;
+    int columns = 0;
+    legend l = {0};
     for (int k = 0; k < p->n; k++)
         if (p->curve[k].name) {
             columns = (int)ax_max(columns, entry_columns(&p->curve[k]));
-            entries++;
+            l.entries++;
         }
-    int rows = (int)ax_min(entries, LEGEND_MOST + 1), row = 0;
-    double width = 44 + 6.8 * columns, height = rows * 18 + 8;
-    double x = p->width - RIGHT - 8 - width, y = p->legend_below ? p->height - BOTTOM - 8 - height : TOP + 6;
-    if (!entries)
+    l.listed = l.entries <= most ? l.entries : most - 1; /* the last row says how many more there are */
+    l.width = 44 + 6.8 * columns;
+    l.height = ax_min(l.entries, most) * ENTRY_HEIGHT + 8.0;
+    l.beside = l.entries > INSIDE_MOST && l.width < 0.45 * p->width;
+    l.x = p->width - (l.beside ? 0 : RIGHT) - 8 - l.width;
+    l.y = p->legend_below && !l.beside ? p->height - BOTTOM - 8 - l.height : TOP + 6;
+    return l;
+}
+
+static ax_status draw_legend(const ax_plot *p, const legend *l, ax_buf *out)
+{
+    int row = 0;
+    if (!l->entries)
         return AX_OK;
     AX_TRY(ax_buf_printf(out,
                          "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"3\" fill=\"#fff\" "
                          "fill-opacity=\"0.85\" stroke=\"#ddd\"/>\n",
-                         x, y, width, height));
-    for (int k = 0; k < p->n && row < LEGEND_MOST; k++)
+                         l->x, l->y, l->width, l->height));
+    for (int k = 0; k < p->n && row < l->listed; k++)
         if (p->curve[k].name)
-            AX_TRY(draw_entry(&p->curve[k], x + 8, y + 18 + 18 * row++, out));
-    if (entries > LEGEND_MOST)
-        AX_TRY(ax_buf_printf(out,
-                             "<text x=\"%.1f\" y=\"%.1f\" font-size=\"12\" fill=\"#222\">%d more</text>\n",
-                             x + 38, y + 18 + 18 * row, entries - LEGEND_MOST));
-    return AX_OK;
+            AX_TRY(draw_entry(&p->curve[k], l->x + 8, l->y + ENTRY_HEIGHT * ++row, out));
+    if (l->entries == l->listed)
+        return AX_OK;
+    return ax_buf_printf(out, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"12\" fill=\"#222\">%d more</text>\n",
+                         l->x + 38, l->y + ENTRY_HEIGHT * ++row, l->entries - l->listed);
 }
 
 ax_status ax_plot_draw(const ax_plot *plot, ax_buf *out)
 {
     axis x, y;
-    AX_TRY(make_axes(plot, &x, &y));
+    const legend l = make_legend(plot);
+    AX_TRY(make_axes(plot, l.beside ? l.x - 8 : plot->width - RIGHT, &x, &y));
     AX_TRY(ax_buf_printf(out,
                          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
                          "viewBox=\"0 0 %d %d\" font-family=\"system-ui, 'DejaVu Sans', Arial, sans-serif\" "
@@ -387,6 +411,6 @@ ax_status ax_plot_draw(const ax_plot *plot, ax_buf *out)
                          plot->height));
     AX_TRY(draw_frame(plot, &x, &y, out));
     AX_TRY(draw_curves(plot, &x, &y, out));
-    AX_TRY(draw_legend(plot, out));
+    AX_TRY(draw_legend(plot, &l, out));
     return ax_buf_printf(out, "</svg>\n");
 }

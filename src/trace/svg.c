@@ -18,9 +18,9 @@ const char *ax_history_colour(int i)
 {
     /* The palette of Okabe and Ito, which colour-blind readers can tell apart, without its black and its
      * yellow; then two more colours. */
-    static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                          "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31"};
-    return colours[(size_t)i % AX_COUNT(colours)];
+    static const char *const colours[AX_HISTORY_COLOURS] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                            "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31"};
+    return colours[i % AX_HISTORY_COLOURS];
 }
 
 static double value_of(const ax_history_point *p, ax_history_field field)
@@ -152,10 +152,16 @@ static ax_status extract(const ax_history *run, ax_history_field field, points w
     return AX_OK;
 }
 
+static const char *dashes_of(int i)
+{
+    static const char *const dashes[] = {NULL, "8 4", "3 3", "12 3 3 3"};
+    return dashes[(size_t)i % AX_COUNT(dashes)];
+}
+
 /* Makes the curves of one run: raw values, smoothed values and, if `field` is the loss, evaluations. If the
  * chart shows one run (`lone`), the legend names the curves; else it names the runs. */
-static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
-                           ax_curve c[3])
+static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour,
+                           const char *dashes, bool lone, ax_curve c[3])
 {
     int steps = 0;
     for (int i = 0; i < run->n; i++)
@@ -171,10 +177,12 @@ static ax_status curves_of(const ax_history *run, ax_history_field field, const 
     int places = smooth ? (int)ax_min(steps, SMOOTH_PLACES) : 0;
     AX_TRY(curve_init(&c[1], AX_CURVE_LINE, !smooth ? NULL : lone ? mean : run->title, colour, places));
     ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 9), places, c[1].x, c[1].y);
-    if (!loss)
-        return AX_OK;
-    return extract(run, field, (points){AX_POINT_EVAL, 0}, AX_CURVE_DOTS, lone ? "evaluation" : NULL,
-                   lone ? EVAL_COLOUR : colour, &c[2]);
+    if (loss)
+        AX_TRY(extract(run, field, (points){AX_POINT_EVAL, 0}, AX_CURVE_DOTS, lone ? "evaluation" : NULL,
+                       lone ? EVAL_COLOUR : colour, &c[2]));
+    for (int k = 0; k < 3; k++)
+        c[k].dashes = c[k].style == AX_CURVE_THIN ? NULL : dashes;
+    return AX_OK;
 }
 
 /* Returns the number of curves of one run: three as in curves_of, or one for each source that is recalled. */
@@ -187,13 +195,12 @@ static int count_curves(const ax_history *run, ax_history_field field)
  * a colour of its own, else dashes of its own in the run's colour. */
 static ax_status recall_of(const ax_history *run, const char *colour, bool lone, ax_curve *c)
 {
-    static const char *const dashes[] = {NULL, "8 4", "3 3", "12 3 3 3"};
     for (int i = 0; i < (int)run->source.count; i++) {
         const char *source = run->source.items[i];
         AX_TRY(extract(run, AX_HISTORY_RECALL, (points){AX_POINT_RECALL, i}, AX_CURVE_DOTS,
                        lone ? source : run->title, lone ? ax_history_colour(i) : colour, &c[i]));
         c[i].part = lone ? NULL : source;
-        c[i].dashes = lone ? NULL : dashes[i % (int)AX_COUNT(dashes)];
+        c[i].dashes = dashes_of(lone ? 0 : i);
     }
     return AX_OK;
 }
@@ -204,9 +211,10 @@ static ax_status all_curves(const ax_history *runs, int count, ax_history_field 
 {
     *n = 0;
     for (int i = 0; i < count; i++) {
-        const char *colour = ax_history_colour(i);
-        AX_TRY(field == AX_HISTORY_RECALL ? recall_of(&runs[i], colour, count == 1, curve + *n)
-                                          : curves_of(&runs[i], field, colour, count == 1, curve + *n));
+        const char *colour = ax_history_colour(i), *dashes = dashes_of(i / AX_HISTORY_COLOURS);
+        AX_TRY(field == AX_HISTORY_RECALL
+                   ? recall_of(&runs[i], colour, count == 1, curve + *n)
+                   : curves_of(&runs[i], field, colour, dashes, count == 1, curve + *n));
         *n += count_curves(&runs[i], field);
     }
     return AX_OK;
@@ -236,14 +244,14 @@ ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
     for (int i = 0; i < n; i++)
         curves += count_curves(&runs[i], field);
     AX_TRY(ax_calloc((size_t)curves, sizeof *curve, &curve));
-    ax_status status = all_curves(runs, n, field, curve, &made);
+    ax_status status = all_curves(runs, n, field, curve + 1, &made);
     const unit x = unit_of(runs, n);
     for (int k = 0; k < curves && status == AX_OK; k++)
         for (int i = 0; i < curve[k].n; i++)
             curve[k].x[i] /= x.size;
     if (n > 1 && field == AX_HISTORY_LOSS &&
-        has_evaluations(curve, made)) /* a legend entry explains the dots */
-        curve[curves - 1] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
+        has_evaluations(curve + 1, made)) /* a legend entry explains the dots */
+        curve[0] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
         status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],
                                          .x_label = x.label,

@@ -383,6 +383,44 @@ static void curves_have_the_right_coordinates(void **state)
     ax_history_fini(&run);
 }
 
+/* Of many runs the legend stands beside the frame, explains dots, names all, and no two lines look alike. */
+static void legends_of_many_runs_hide_no_curve(void **state)
+{
+    (void)state;
+    enum { RUNS = 18 };
+    ax_history runs[RUNS];
+    ax_buf svg = {0};
+    char name[RUNS][16], line[RUNS][128], *at;
+    for (int i = 0; i < RUNS; i++) {
+        snprintf(name[i], sizeof name[i], "run-%d", i);
+        runs[i] = make_run(name[i], 30, 10, falling);
+    }
+    OK(ax_history_svg(runs, RUNS, &svg));
+    double frame = 0, legend = 0;
+    assert_non_null(at = strstr(svg.data, "V432H"));
+    assert_int_equal(sscanf(at, "V432H%lf", &frame), 1);
+    assert_non_null(at = strstr(svg.data, "</svg>\n<rect x=\""));
+    assert_int_equal(sscanf(at, "</svg>\n<rect x=\"%lf", &legend), 1);
+    assert_true(frame > 400 && legend > frame && legend < 800);
+    assert_non_null(strstr(at, ">evaluation<"));
+    for (int i = 0; i < RUNS; i++) {
+        char text[32];
+        snprintf(text, sizeof text, ">%s<", name[i]);
+        assert_non_null(at = strstr(svg.data, text));
+        while (strncmp(at, "stroke=", 7))
+            at--;
+        snprintf(line[i], sizeof line[i], "%.*s", (int)strcspn(at, "/"), at);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(line[i], line[k]);
+    }
+    ax_buf_fini(&svg);
+    OK(ax_history_svg(runs, 3, &svg)); /* few: inside, where the frame takes the whole width */
+    assert_non_null(strstr(svg.data, "V432H780.0"));
+    ax_buf_fini(&svg);
+    for (int i = 0; i < RUNS; i++)
+        ax_history_fini(&runs[i]);
+}
+
 static void values_that_are_not_finite_leave_gaps(void **state)
 {
     (void)state;
@@ -443,6 +481,7 @@ int main(void)
         cmocka_unit_test(titles_are_escaped),
         cmocka_unit_test(pictures_of_long_runs_stay_small),
         cmocka_unit_test(curves_have_the_right_coordinates),
+        cmocka_unit_test(legends_of_many_runs_hide_no_curve),
         cmocka_unit_test(values_that_are_not_finite_leave_gaps),
         cmocka_unit_test(smoothed_values_are_centred_and_without_spikes),
     };

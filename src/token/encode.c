@@ -161,10 +161,14 @@ static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size
     return AX_OK;
 }
 
-/* Changes the text of a section (between two added tokens) before it is encoded. The result may lie in
- * `work`: two buffers for normalize, one for tok_set_spaces. */
-typedef ax_status (*prepare_fn)(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
-                                ax_buf *work);
+/* A change of the text of a section (between two added tokens) before it is encoded. The result of `run` may
+ * lie in `work`: two buffers for normalize, one for tok_set_spaces. If `divides` is true of a byte, then a
+ * text that `run` does not make empty may be cut before this byte: what it makes of a longer text is what it
+ * makes of the text before the cut, and then what it makes of the rest at TOK_CONTINUES. */
+typedef struct change {
+    ax_status (*run)(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n, ax_buf *work);
+    bool (*divides)(const ax_tokenizer *tok, char b);
+} change;
 
 static ax_status normalize(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                            ax_buf *work)
@@ -172,35 +176,61 @@ static ax_status normalize(const ax_tokenizer *tok, tok_place place, const char 
     return tok_steps_run(&tok->normalizer, place, text, n, work);
 }
 
-/* Sets e->now to the ends of the parts in `made`, the text that `prepare` made of `text`. To find where a
- * part ends in `made`, only the text up to the part's end is passed to `prepare`: the size of the result is
- * the offset in `made`. */
-static ax_status move_bounds(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
-                             const char *text, size_t n, const char *made, size_t n_made)
+static bool normalize_divides(const ax_tokenizer *tok, char b)
 {
-    size_t first = part_at(e, text), last = part_at(e, text + n - 1);
-    const char **end = (const char **)(void *)ends->data;
+    return tok_steps_divide(&tok->normalizer, b);
+}
+
+static const change normalizing = {normalize, normalize_divides},
+                    spacing = {tok_set_spaces, tok_spaces_divide};
+
+/* Sets *size to the size of what the change makes of the text. */
+static ax_status changed_size(ax_encoder *e, const change *c, tok_place place, const char *text, size_t n,
+                              size_t *size)
+{
+    *size = n;
+    return c->run(e->tok, place, &text, size, e->probe);
+}
+
+/* Sets e->now to the ends of the parts in `made`, the text that the change made of `text`. A part ends in
+ * `made` after as many bytes as the change makes of the text before the part's end. To take time linear in
+ * the text, this text is cut at `cut`, the last possible place, and `done` bytes are made of what is before.
+ */
+static ax_status move_bounds(ax_encoder *e, ax_buf *ends, const change *c, tok_place place, const char *text,
+                             size_t n, const char *made, size_t n_made)
+{
+    size_t first = part_at(e, text), last = part_at(e, text + n - 1), done = 0, size;
+    const char **end = (const char **)(void *)ends->data, *cut = text, *seen = text;
     for (size_t i = first; i < last; i++) {
-        const char *head = text;
-        size_t size = (size_t)(e->now.end[i] - text);
-        AX_TRY(prepare(e->tok, place, &head, &size, e->probe));
-        end[i] = made + ax_min(size, n_made);
+        const char *stop = e->now.end[i], *at = stop;
+        while (at > seen && !c->divides(e->tok, *at))
+            at--;
+        if (at > seen) {
+            AX_TRY(changed_size(e, c, place, cut, (size_t)(at - cut), &size));
+            if (done + size) {
+                done += size;
+                cut = at;
+                place = TOK_CONTINUES;
+            }
+        }
+        AX_TRY(changed_size(e, c, place, cut, (size_t)(stop - cut), &size));
+        end[i] = made + ax_min(done + size, n_made);
+        seen = stop;
     }
     end[last] = made + n_made;
     e->now = (bounds){end, first, last};
     return AX_OK;
 }
 
-/* Applies `prepare` to *text, and sets e->now to the ends of the parts in the result. */
-static ax_status run_prepare(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
-                             const char **text, size_t *n, ax_buf *work)
+/* Applies the change to *text, and sets e->now to the ends of the parts in the result. */
+static ax_status run_change(ax_encoder *e, ax_buf *ends, const change *c, tok_place place, const char **text,
+                            size_t *n, ax_buf *work)
 {
     const char *before = *text;
     size_t size = *n;
-    AX_TRY(prepare(e->tok, place, text, n, work));
-    return e->parts && *text != before && size && *n
-               ? move_bounds(e, ends, prepare, place, before, size, *text, *n)
-               : AX_OK;
+    AX_TRY(c->run(e->tok, place, text, n, work));
+    return e->parts && *text != before && size && *n ? move_bounds(e, ends, c, place, before, size, *text, *n)
+                                                     : AX_OK;
 }
 
 /* ---- pieces -------------------------------------------------------------------------------------- */
@@ -271,7 +301,7 @@ static ax_status encode_spaced(ax_encoder *e, const char *text, size_t n)
 static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
     const bounds outer = e->now;
-    AX_TRY(run_prepare(e, &e->ends[2], tok_set_spaces, place, &text, &n, &e->spaced));
+    AX_TRY(run_change(e, &e->ends[2], &spacing, place, &text, &n, &e->spaced));
     ax_status status = encode_spaced(e, text, n);
     e->now = outer;
     return status;
@@ -351,7 +381,7 @@ static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, to
 static ax_status encode_section(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
     const bounds outer = e->now;
-    AX_TRY(run_prepare(e, &e->ends[1], normalize, place, &text, &n, e->normal));
+    AX_TRY(run_change(e, &e->ends[1], &normalizing, place, &text, &n, e->normal));
     ax_status status = encode_normalized(e, text, n, place);
     e->now = outer;
     return status;

@@ -60,6 +60,35 @@ ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **te
     return AX_OK;
 }
 
+/* Returns true if `find` may lie on both sides of the place before byte b: b is one of its later bytes, or a
+ * normal form may have made a character of b that is not ASCII (`formed`), and `find` has such characters. */
+static bool joins(const char *find, char b, bool formed)
+{
+    bool found = memchr(find + 1, b, strlen(find) - 1) != NULL;
+    for (const char *at = find; formed && *at; at++)
+        found |= (unsigned char)*at >= 0x80;
+    return found;
+}
+
+/* Returns true if the steps from index i on divide before byte b. A normal form does not combine ASCII with
+ * the text before it, but with marks after it. A replacement must not find text that lies on both sides. If
+ * it replaces text from b on, the later steps must divide before `put`. */
+static bool divides(const tok_steps *steps, int i, char b)
+{
+    for (bool formed = false; i < steps->n; i++) {
+        const tok_step *step = &steps->step[i];
+        if (step->form && (unsigned char)b >= 0x80)
+            return false;
+        formed |= step->form != 0;
+        if (step->find && (joins(step->find, b, formed) ||
+                           (*step->find == b && !(*step->put && divides(steps, i + 1, *step->put)))))
+            return false;
+    }
+    return true;
+}
+
+bool tok_steps_divide(const tok_steps *steps, char b) { return divides(steps, 0, b); }
+
 static bool starts_with(const char *text, size_t n, const char *start)
 {
     size_t size = strlen(start);
@@ -84,3 +113,5 @@ ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **
     *n = work->size;
     return AX_OK;
 }
+
+bool tok_spaces_divide(const ax_tokenizer *tok, char b) { return !tok->space || !strchr(tok->space + 1, b); }

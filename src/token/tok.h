@@ -130,6 +130,9 @@ AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const cha
  * `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
+/* Returns true if a text can be cut before each byte b: the steps make of it what they make of the text
+ * before b, if that is not empty, and then what they make of the rest at TOK_CONTINUES. */
+bool tok_steps_divide(const tok_steps *steps, char b);
 
 /* ---- patterns ------------------------------------------------------------------------------------ */
 
@@ -335,6 +338,8 @@ int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n);
  * so. Sets *text and *n to the result, which lies in the given text or in `work`. */
 AX_MUST_CHECK ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                        ax_buf *work);
+/* The same as tok_steps_divide, for tok_set_spaces. */
+bool tok_spaces_divide(const ax_tokenizer *tok, char b);
 /* Appends to `out` the text that the token `name` decodes to. `first`: the token is the first one of the
  * decoded text. */
 AX_MUST_CHECK ax_status tok_name_text(const ax_tokenizer *tok, const char *name, size_t n, bool first,

@@ -34,8 +34,24 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static ax_tokenizer *tokenizers[KINDS];
 static ax_chat *chats[KINDS];
 
+/* A conversation with many tool calls, whose names look like markup: its text has thousands of parts. */
+static void seed_many_parts(void)
+{
+    enum { CALLS = 1800 };
+    ax_buf text = {0};
+    ax_status status = ax_buf_printf(&text, "2{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
+                                            "\"assistant\",\"content\":\"\",\"tool_calls\":[");
+    for (int i = 0; status == AX_OK && i < CALLS; i++)
+        status = ax_buf_printf(&text, "%s{\"name\":\"<think>\",\"arguments\":{}}", i ? "," : "");
+    if (status != AX_OK || ax_buf_printf(&text, "]}]}") != AX_OK)
+        abort();
+    fuzz_seed((fuzz_part[]){{text.data, text.size}, {NULL, 0}});
+    ax_buf_fini(&text);
+}
+
 void fuzz_make_seeds(void)
 {
+    seed_many_parts();
     fuzz_seed_texts(
         (const char *[]){"0{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
                          "\"content\":\"a<|im_end|>\"},"

@@ -64,16 +64,19 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
 
 /* ---- rendering ----------------------------------------------------------------------------------- */
 
+ax_status chat_end_part(ax_chat_text *out, size_t end, int kind)
+{
+    const ax_text_part part = {
+        .end = end, .plain = kind & CHAT_PLAIN, .strict = kind & CHAT_STRICT, .target = kind & CHAT_TARGET};
+    return ax_buf_add(&out->parts, &part, sizeof part);
+}
+
 ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)
         return AX_OK;
     AX_TRY(ax_buf_add(&out->text, text, n));
-    ax_text_part part = {.end = out->text.size,
-                         .plain = kind & CHAT_PLAIN,
-                         .strict = kind & CHAT_STRICT,
-                         .target = kind & CHAT_TARGET};
-    return ax_buf_add(&out->parts, &part, sizeof part);
+    return chat_end_part(out, out->text.size, kind);
 }
 
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n)

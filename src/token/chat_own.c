@@ -46,13 +46,23 @@ static ax_status read_tokens(const ax_tokenizer *tok, json_t **out)
     return *out ? AX_OK : no_memory();
 }
 
-/* Returns the reasoning of a message under the names that transformers knows, else that of its turn.
- * Reasoning among the parts of the content is a part already. */
+/* The names that transformers knows of the reasoning of a message. */
+static const char *const reasoning_names[] = {"reasoning_content", "thinking", "reasoning"};
+
+static bool is_reasoning(const char *name)
+{
+    size_t i = 0;
+    while (i < AX_COUNT(reasoning_names) && strcmp(reasoning_names[i], name) != 0)
+        i++;
+    return i < AX_COUNT(reasoning_names);
+}
+
+/* Returns the reasoning of a message under one of these names, else that of its turn. Reasoning among the
+ * parts of the content is a part already. */
 static json_t *reasoning_of(const json_t *message, const ax_chat_turn *turn)
 {
-    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
-    for (size_t i = 0; i < AX_COUNT(names) && turn->role == AX_CHAT_ASSISTANT; i++) {
-        json_t *member = json_object_get(message, names[i]);
+    for (size_t i = 0; i < AX_COUNT(reasoning_names) && turn->role == AX_CHAT_ASSISTANT; i++) {
+        json_t *member = json_object_get(message, reasoning_names[i]);
         if (member && !json_is_null(member))
             return json_incref(member);
     }
@@ -70,28 +80,34 @@ static bool keeps_name(const char *name)
     return name && (!strcmp(name, "developer") || !strcmp(name, "ipython"));
 }
 
-/* Returns true if a message is as templates read it. */
-static bool is_usual(const json_t *message, const ax_chat_turn *turn, const json_t *reasoning)
+/* Returns true if a message has a role and content as templates read them, and no member that may be another
+ * for them. */
+static bool is_usual(const json_t *message, const ax_chat_turn *turn)
 {
-    const char *role = json_string_value(json_object_get(message, "role")), *name;
-    bool usual = !reasoning && role && (!strcmp(role, roles[turn->role]) || keeps_name(role));
-    json_t *member;
-    json_object_foreach((json_t *)message, name, member)
-    {
-        usual = usual && (!json_is_null(member) || !strcmp(name, "content"));
+    json_t *object = (json_t *)message;
+    bool role = false, usual = !turn->reasoning;
+    for (void *at = json_object_iter(object); at && usual; at = json_object_iter_next(object, at)) {
+        const char *name = json_object_iter_key(at);
+        const json_t *member = json_object_iter_value(at);
+        if (!strcmp(name, "role")) {
+            const char *value = json_string_value(member);
+            role = value && (!strcmp(value, roles[turn->role]) || keeps_name(value));
+            usual = role;
+        } else if (strcmp(name, "content") != 0) {
+            usual = !json_is_null(member) && !is_reasoning(name);
+        }
     }
-    return usual;
+    return usual && role;
 }
 
 /* Copies a message, and gives its role and its reasoning the names that templates read. Members that are null
  * are left out but for the content, which templates compare with none. */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
-    json_t *member, *reasoning = reasoning_of(message, turn);
     const char *name;
-    if (is_usual(message, turn, reasoning))
+    if (is_usual(message, turn))
         return json_incref((json_t *)message);
-    json_t *out = json_object();
+    json_t *member, *reasoning = reasoning_of(message, turn), *out = json_object();
     if (reasoning)
         json_object_set(out, "thinking", reasoning);
     json_object_foreach((json_t *)message, name, member)
@@ -467,7 +483,7 @@ static int kind_of(const said *message, size_t n, int32_t from)
     return from == AX_JINJA_TEMPLATE ? 0 : answer ? CHAT_PLAIN : CHAT_PLAIN | CHAT_STRICT;
 }
 
-/* Copies a text and its parts, which are targets where answers are. */
+/* Lists the parts of a text, which are targets where answers are. */
 static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, const said *message,
                             size_t n_messages, ax_chat_text *out)
 {
@@ -483,8 +499,9 @@ static ax_status take_parts(const ax_jinja_text *all, const ax_buf *answers, con
             end = answer[k].begin;
         if (target && answer[k].end < end)
             end = answer[k].end;
-        AX_TRY(chat_put(out, all->text.data + begin, end - begin,
-                        kind_of(message, n_messages, part[i].from) | (target ? CHAT_TARGET : 0)));
+        if (end > begin)
+            AX_TRY(chat_end_part(out, end,
+                                 kind_of(message, n_messages, part[i].from) | (target ? CHAT_TARGET : 0)));
         i += end == part[i].end;
         begin = end;
     }
@@ -541,12 +558,16 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
     AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
     memset(own.work, 0, sizeof own.work);
     own.work[0].memory = out->joined;
-    out->joined = (ax_buf){0};
+    own.work[0].text = out->text;
+    out->joined = out->text = (ax_buf){0};
     ax_status status = make_context(&own, turns, number, &context);
     if (status == AX_OK)
         status = render(chat->tok, &own, turns, prompt, marks, number, context, out);
     out->joined = own.work[0].memory;
-    own.work[0].memory = (ax_buf){0};
+    out->text = own.work[0].text;
+    if (status != AX_OK)
+        out->text.size = out->parts.size = 0;
+    own.work[0].memory = own.work[0].text = (ax_buf){0};
     for (size_t i = 0; i < AX_COUNT(own.work); i++)
         ax_jinja_text_fini(&own.work[i]);
     ax_jinja_text_fini(&own.cuts.tails);

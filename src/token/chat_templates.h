@@ -112,6 +112,8 @@ enum { CHAT_TARGET = 1, CHAT_PLAIN = 2, CHAT_STRICT = 4 };
 
 /* Appends a part to a rendered conversation, unless its text is empty. */
 ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind);
+/* Ends a part at byte `end` of the text. */
+ax_status chat_end_part(ax_chat_text *out, size_t end, int kind);
 /* Appends a string of the template, or nothing if `text` is NULL. */
 ax_status chat_put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind);
 

@@ -13,8 +13,8 @@ jv get_attribute(jx *e, jv object, const char *name)
         jx_fail(e, "the attribute %.60s is not offered", name);
     if (object.kind == J_LOOP)
         return settle(e, loop_attribute(e, object.loop, loop_number(name)));
-    if (find_method(e, object, name, &value) ||
-        ((object.kind == J_DICT || object.kind == J_NAMESPACE) && dict_find(e, object.dict, name, &value)))
+    if (find_method(e, object, name, &value) || ((object.kind == J_DICT || object.kind == J_NAMESPACE) &&
+                                                 dict_find(e, object.dict, js_text(e, name), &value)))
         return settle(e, value);
     if (object.kind == J_MACRO && !strcmp(name, "name"))
         return jv_str(js_text(e, object.macro->node->name));

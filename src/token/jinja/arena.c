@@ -35,31 +35,25 @@ static void out_of_memory(jx *e)
     longjmp(*e->out, 1);
 }
 
-void *jx_alloc(jx *e, size_t n)
+void *jx_chunk(jx *e, size_t n)
 {
     enum { CHUNK = 32 << 10 };
     arena *a = e->arena;
-    n = (n + 15) & ~(size_t)15;
-    if (n > a->left || !a->at) {
-        const size_t room = n > CHUNK / 4 ? n : CHUNK;
-        if (room > a->most - a->used)
-            jx_fail(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",
-                    a->most >> 20);
-        struct chunk *c = malloc(sizeof *c + room);
-        if (!c)
-            out_of_memory(e);
-        a->used += room;
-        c->next = a->chunks;
-        a->chunks = c;
-        if (room == n)
-            return memset(c->data, 0, n);
-        a->at = c->data;
-        a->left = room;
+    const size_t room = n > CHUNK / 4 ? n : CHUNK;
+    if (room > a->most - a->used)
+        jx_fail(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",
+                a->most >> 20);
+    struct chunk *c = malloc(sizeof *c + room);
+    if (!c)
+        out_of_memory(e);
+    a->used += room;
+    c->next = a->chunks;
+    a->chunks = c;
+    if (room > n) {
+        a->at = c->data + n;
+        a->left = room - n;
     }
-    void *out = a->at;
-    a->at += n;
-    a->left -= n;
-    return memset(out, 0, n);
+    return c->data;
 }
 
 void arena_fini(arena *a)
@@ -77,7 +71,7 @@ void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size)
         return array;
     const size_t larger = 2 * *capacity + 8; /* *capacity stays as it is if there is no memory */
     jx_charge(e, n * size);
-    void *more = jx_alloc(e, larger * size);
+    void *more = jx_room(e, larger * size);
     if (n)
         memcpy(more, array, n * size);
     *capacity = larger;
@@ -132,7 +126,7 @@ void jbuf_add(jx *e, jbuf *b, const char *text, size_t n)
                 e->most_text >> 20);
     if (b->n + n > b->capacity) {
         const size_t capacity = 2 * b->capacity > b->n + n ? 2 * b->capacity : b->n + n + 32;
-        char *more = jx_alloc(e, capacity);
+        char *more = jx_room(e, capacity);
         if (b->n)
             memcpy(more, b->data, b->n);
         b->data = more;

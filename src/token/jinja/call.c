@@ -133,9 +133,7 @@ static void set_rest(jx *e, scope *s, const jmacro *m, const jargs *a, size_t n)
 {
     jlist *rest = list_new(e, L_TUPLE);
     jdict *named = dict_new(e);
-    const char *varargs = names_find(&e->template->names, "varargs", 7);
-    const char *kwargs = names_find(&e->template->names, "kwargs", 6);
-    const char *caller = names_find(&e->template->names, "caller", 6);
+    const char *varargs = e->template->varargs, *kwargs = e->template->kwargs, *caller = e->template->caller;
     jv value;
     for (size_t i = n; i < a->n; i++)
         list_add(e, rest, a->v[i]);

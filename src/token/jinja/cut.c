@@ -237,14 +237,6 @@ static bool compare_cell(jx *e, struct cell *cell, jv value)
     return true;
 }
 
-static struct binding *find_binding(const scope *s, const char *name)
-{
-    struct binding *b = s->first;
-    while (b && b->name != name)
-        b = b->next;
-    return b;
-}
-
 /* Returns true if the variable of cell k, a namespace, is the same one as that of another cell exactly where
  * it is so in the side run, in which it is `space`. */
 static bool is_paired(jx *e, const struct state *state, size_t k, const jdict *space)

@@ -171,15 +171,6 @@ static jv attribute_facets(jx *e, jv a, jv b, const void *with)
     return a.kind == J_DICT && dict_find(e, a.dict, with, &value) ? value : (jv){.kind = NO_FACET};
 }
 
-/* Returns an element of a map. */
-static jv item_facets(jx *e, jv a, jv b, const void *with)
-{
-    const jv *key = with;
-    jv value;
-    (void)b;
-    return a.kind == J_DICT && dict_get(e, a.dict, *key, &value) ? value : (jv){.kind = NO_FACET};
-}
-
 static jv test_facets(jx *e, jv a, jv b, const void *with)
 {
     const node *n = with;
@@ -279,13 +270,7 @@ static jv slice_messages(jx *e, jv object, const jv value[3])
 
 static jv eval_item(jx *e, scope *s, const node *n)
 {
-    jv object = eval_unasked(e, s, n->a), none = jv_none(), out;
-    if (object.facets) {
-        const bool named = n->b->type == N_CONST && n->b->value.kind == J_STRING;
-        if (named && maps(e, &object, &none, item_facets, &n->b->value, &out))
-            return out;
-        object = settle(e, object);
-    }
+    const jv unasked = eval_unasked(e, s, n->a), object = unasked.facets ? settle(e, unasked) : unasked;
     const bool watched = object.kind == J_LIST && object.list->watched;
     if (n->b->type != N_SLICE) {
         const jv key = eval(e, s, n->b);
@@ -305,17 +290,14 @@ static jv eval_item(jx *e, scope *s, const node *n)
 static jv eval_attribute(jx *e, scope *s, const node *n)
 {
     jv object = eval_facets(e, s, n->a), none = jv_none(), value;
-    if (object.facets && n->flag && maps(e, &object, &none, attribute_facets, n->name, &value))
+    if (object.facets && n->flag && maps(e, &object, &none, attribute_facets, n->value.s, &value))
         return value;
     object = settle(e, object);
     if (object.kind == J_LOOP)
         return loop_attribute(e, object.loop, n->op);
-    if (object.kind == J_STRING && n->fn)
-        return bind_method(e, object, n->name, n->fn);
-    return n->flag && (object.kind == J_DICT || object.kind == J_NAMESPACE) &&
-                   dict_find(e, object.dict, n->name, &value)
-               ? value
-               : get_attribute(e, object, n->name);
+    if (n->flag && (object.kind == J_DICT || object.kind == J_NAMESPACE))
+        return dict_find(e, object.dict, n->value.s, &value) ? value : jv_no_attribute(object, n->name);
+    return get_attribute(e, object, n->name);
 }
 
 static jv eval_concat(jx *e, scope *s, const node *n)
@@ -354,6 +336,11 @@ static jargs eval_arguments(jx *e, scope *s, const node *list)
     jargs a = {0};
     jlist all = {0};
     size_t capacity = 0;
+    if (!list)
+        return a;
+    for (const node *one = list; one; one = one->next)
+        all.capacity++;
+    all.v = jx_alloc(e, all.capacity * sizeof *all.v);
     for (const node *one = list; one; one = one->next) {
         const jv value = eval(e, s, one->a);
         if (one->op == '*') {
@@ -378,10 +365,14 @@ static jargs eval_arguments(jx *e, scope *s, const node *list)
 
 static jv eval_call(jx *e, scope *s, const node *n)
 {
-    const jv callee = eval(e, s, n->a);
+    const node *f = n->a;
+    const bool method = f->type == N_ATTR && f->fn; /* of strings; they need no value of their own */
+    const jv self = method ? eval(e, s, f->a) : jv_none();
+    const bool text = self.kind == J_STRING;
+    const jv callee = text ? self : method ? get_attribute(e, self, f->name) : eval(e, s, f);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
-    return call_value(e, callee, &a);
+    return text ? f->fn(e, self, &a) : call_value(e, callee, &a);
 }
 
 static jv eval_filter(jx *e, scope *s, const node *n)
@@ -452,13 +443,10 @@ static jv eval_binary(jx *e, scope *s, const node *n)
     return binary(e, op, left, settle(e, right));
 }
 
-static jv eval_node(jx *e, scope *s, const node *n)
+/* Not inline, so that leaves need no frame for what this does. */
+static __attribute__((noinline)) jv eval_node(jx *e, scope *s, const node *n)
 {
     switch ((node_type)n->type) {
-    case N_CONST:
-        return n->value;
-    case N_NAME:
-        return eval_name(e, s, n);
     case N_LIST:
     case N_TUPLE:
         return eval_list(e, s, n);
@@ -499,11 +487,16 @@ jv eval_unasked(jx *e, scope *s, const node *n)
 {
     if (n->type == N_CONST)
         return n->value;
-    jx_enter(e);
     jx_charge(e, 0);
     e->line = n->line;
-    const jv out = eval_node(e, s, n);
-    jx_leave(e);
+    jv out;
+    if (n->type == N_NAME) {
+        out = eval_name(e, s, n);
+    } else {
+        jx_enter(e);
+        out = eval_node(e, s, n);
+        jx_leave(e);
+    }
     return out.facets && e->aside ? facet_aside(e, out) : out;
 }
 

@@ -8,6 +8,9 @@
 #include "token/jinja/jinja.h"
 
 #include <setjmp.h>
+#include <string.h>
+
+#pragma GCC visibility push(hidden)
 
 typedef struct jx jx;
 typedef struct node node;
@@ -129,26 +132,26 @@ struct jmacro {
 
 typedef enum node_type {
     /* expressions */
-    N_CONST,  /* value */
-    N_NAME,   /* name */
-    N_LIST,   /* a...: elements */
-    N_TUPLE,  /* a...: elements */
-    N_DICT,   /* a, b...: keys and values in turns */
-    N_ATTR,   /* a . name; flag: the name is no method's, and does not begin with __; op: loop_number; fn: the
-                 method   of strings */
-    N_ITEM,   /* a [ b ] */
-    N_SLICE,  /* a : b : c, each may be NULL; only as b of N_ITEM */
-    N_CALL,   /* a ( b...: N_ARG ) */
-    N_ARG,    /* a; name: that of a named argument; op '*', 'P' (**) */
-    N_FILTER, /* a | name ( b... ); a NULL: the text of a block; op 'l': the length */
-    N_TEST,   /* a is name ( b... ); flag: not; op 'k': asks for the kind of a value alone */
-    N_NEG,    /* - a */
-    N_POS,    /* + a */
-    N_NOT,    /* not a */
-    N_AND,    /* a and b */
-    N_OR,     /* a or b */
-    N_BINARY, /* a op b */
-    N_CONCAT, /* a...: joined by ~ */
+    N_CONST,   /* value */
+    N_NAME,    /* name */
+    N_LIST,    /* a...: elements */
+    N_TUPLE,   /* a...: elements */
+    N_DICT,    /* a, b...: keys and values in turns */
+    N_ATTR,    /* a . name; value: the name; flag: it is no method's, and does not begin with __; op:
+                  loop_number; fn: the method of strings */
+    N_ITEM,    /* a [ b ] */
+    N_SLICE,   /* a : b : c, each may be NULL; only as b of N_ITEM */
+    N_CALL,    /* a ( b...: N_ARG ) */
+    N_ARG,     /* a; name: that of a named argument; op '*', 'P' (**) */
+    N_FILTER,  /* a | name ( b... ); a NULL: the text of a block; op 'l': the length */
+    N_TEST,    /* a is name ( b... ); flag: not; op 'k': asks for the kind of a value alone */
+    N_NEG,     /* - a */
+    N_POS,     /* + a */
+    N_NOT,     /* not a */
+    N_AND,     /* a and b */
+    N_OR,      /* a or b */
+    N_BINARY,  /* a op b */
+    N_CONCAT,  /* a...: joined by ~ */
     N_COMPARE, /* a, then b...: N_ARG with op and a */
     N_COND,    /* b if a else c */
     /* statements */
@@ -196,7 +199,8 @@ struct ax_jinja {
     char *where;
     node *body;
     name_table names;
-    const struct token *tokens; /* of its text; the last one is T_END */
+    const char *loop, *varargs, *kwargs, *caller; /* of `names`; NULL: the template does not have the name */
+    const struct token *tokens;                   /* of its text; the last one is T_END */
     bool marks, asks_date;
 };
 
@@ -215,6 +219,7 @@ struct jx {
     int line;      /* of what is parsed or done now */
     int depth;     /* of nested parts */
     int64_t steps; /* left */
+    size_t read;   /* about how many bytes and values of the context */
     size_t most_text;
     const ax_jinja *template;
     /* rendering */
@@ -295,7 +300,25 @@ static inline void jx_enter(jx *e)
 }
 static inline void jx_leave(jx *e) { e->depth--; }
 
-void *jx_alloc(jx *e, size_t n) __attribute__((returns_nonnull)); /* zeros */
+/* Makes room for n bytes at e->arena->at, and returns their place. */
+void *jx_chunk(jx *e, size_t n) __attribute__((returns_nonnull));
+/* Returns room for n bytes, which hold anything. */
+static inline __attribute__((returns_nonnull)) void *jx_room(jx *e, size_t n)
+{
+    arena *a = e->arena;
+    const size_t size = (n + 15) & ~(size_t)15;
+    if (size > a->left || !a->at)
+        return jx_chunk(e, size);
+    void *out = a->at;
+    a->at += size;
+    a->left -= size;
+    return out;
+}
+/* Returns n bytes of zeros. */
+static inline __attribute__((returns_nonnull)) void *jx_alloc(jx *e, size_t n)
+{
+    return memset(jx_room(e, n), 0, n);
+}
 void arena_fini(arena *a);
 /* Makes room for one more in an array of `n` elements that has room for *capacity. */
 void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size);
@@ -376,8 +399,20 @@ const node *find_until(const node *body, const node *target);
 
 /* ---- string.c -------------------------------------------------------------------------------------- */
 
-jstr *js_new(jx *e, const char *data, size_t n, int32_t from); /* does not copy */
-jstr *js_text(jx *e, const char *text);                        /* of the template */
+/* Does not copy. */
+static inline jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
+{
+    jstr *s = jx_alloc(e, sizeof *s);
+    s->data = data ? data : "";
+    s->n = n;
+    s->from = from;
+    return s;
+}
+/* Returns a text of the template. */
+static inline jstr *js_text(jx *e, const char *text)
+{
+    return js_new(e, text, strlen(text), AX_JINJA_TEMPLATE);
+}
 jstr *js_cat(jx *e, jstr *a, jstr *b);
 const char *js_data(jx *e, jstr *s);
 jstr *js_sub(jx *e, jstr *s, size_t at, size_t n);
@@ -421,7 +456,7 @@ void list_add(jx *e, jlist *list, jv v);
 jdict *dict_new(jx *e);
 void dict_set(jx *e, jdict *d, jv key, jv value);
 bool dict_get(jx *e, const jdict *d, jv key, jv *value);
-bool dict_find(jx *e, const jdict *d, const char *key, jv *value);
+bool dict_find(jx *e, const jdict *d, const jstr *key, jv *value); /* key: bytes, no rope */
 bool is_true(jx *e, jv v);
 bool is_equal(jx *e, jv a, jv b);
 int compare(jx *e, jv a, jv b); /* fails for values without an order */
@@ -487,6 +522,8 @@ struct scope {
 scope *scope_new(jx *e, scope *parent);
 void scope_set(jx *e, scope *s, const char *name, jv value);
 bool scope_get(jx *e, const scope *s, const char *name, jv *value);
+/* Returns the variable of this name in a scope itself; NULL: it has none. */
+struct binding *find_binding(const scope *s, const char *name);
 jv eval(jx *e, scope *s, const node *n);
 jv binary(jx *e, char op, jv a, jv b);
 void run(jx *e, scope *s, const node *body);
@@ -574,5 +611,7 @@ bool starts_watch(jx *e, scope *s, const jloop *loop);
 void watch_next(jx *e, jloop *loop, const char *name);
 /* A side run has come to the loop that it seeks. */
 void reach(jx *e, scope *s, jlist *items) __attribute__((noreturn));
+
+#pragma GCC visibility pop
 
 #endif

@@ -307,6 +307,10 @@ static void parse_text(jx *e, ax_jinja *out, const char *text, size_t size)
         jx_fail(e, "byte %zu of the template is not UTF-8", good + 1);
     p.at = out->tokens = jx_lex(e, text, size);
     out->body = parse_body(&p, NULL);
+    out->loop = names_find(&out->names, "loop", 4);
+    out->varargs = names_find(&out->names, "varargs", 7);
+    out->kwargs = names_find(&out->names, "kwargs", 6);
+    out->caller = names_find(&out->names, "caller", 6);
     if (p.missing.n)
         jx_fail(e, "the template uses what axonn does not offer: %.*s",
                 (int)ax_min((int64_t)p.missing.n, 1500), p.missing.data);

@@ -255,6 +255,26 @@ static node *parse_subscript(parser *p)
     return n;
 }
 
+/* Gives an attribute its name. */
+static void set_attribute(parser *p, node *n, const char *name)
+{
+    n->type = N_ATTR;
+    n->name = name;
+    n->value = jv_str(js_text(p->e, name));
+    n->flag = !names_method(name) && strncmp(name, "__", 2) != 0;
+    n->op = (uint8_t)loop_number(name);
+    n->fn = string_method(name);
+}
+
+/* Returns the name of the attribute that is the item of this key, for any value; NULL: it may be another. */
+static const char *attribute_name(parser *p, const node *key)
+{
+    if (key->type != N_CONST || key->value.kind != J_STRING || memchr(key->value.s->data, 0, key->value.s->n))
+        return NULL;
+    const char *name = jx_intern(p->e, &p->out->names, key->value.s->data, key->value.s->n);
+    return names_method(name) || !strncmp(name, "__", 2) ? NULL : name;
+}
+
 static node *parse_item(parser *p, node *object)
 {
     node *n = new_node(p, N_ITEM);
@@ -269,6 +289,11 @@ static node *parse_item(parser *p, node *object)
         n->b = tuple;
     }
     expect_op(p, ']');
+    const char *name = attribute_name(p, n->b);
+    if (name) {
+        set_attribute(p, n, name);
+        n->b = NULL;
+    }
     return n;
 }
 
@@ -284,10 +309,7 @@ static node *parse_attribute(parser *p, node *object)
     }
     node *n = new_node(p, N_ATTR);
     n->a = object;
-    n->name = take_name(p, "the name of an attribute");
-    n->flag = !names_method(n->name) && strncmp(n->name, "__", 2) != 0;
-    n->op = (uint8_t)loop_number(n->name);
-    n->fn = string_method(n->name);
+    set_attribute(p, n, take_name(p, "the name of an attribute"));
     return n;
 }
 

@@ -40,6 +40,14 @@ void scope_set(jx *e, scope *s, const char *name, jv value)
     b->value = value;
 }
 
+struct binding *find_binding(const scope *s, const char *name)
+{
+    struct binding *b = s->first;
+    while (b && b->name != name)
+        b = b->next;
+    return b;
+}
+
 bool scope_get(jx *e, const scope *s, const char *name, jv *value)
 {
     size_t n = 0;
@@ -248,7 +256,7 @@ void run_next(jx *e, jloop *loop, const char *name)
 jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
 {
     jloop *loop = jx_alloc(e, sizeof *loop);
-    const char *name = names_find(&e->template->names, "loop", 4);
+    const char *name = e->template->loop;
     jstr *before = e->text;
     const bool captured = e->captured;
     if (depth) {
@@ -468,7 +476,6 @@ static jv read_messages(jx *e, const json_t *messages)
             dict_set(e, v.dict, jv_str(js_text(e, "role")), from_json(e, role, AX_JINJA_TEMPLATE));
         list_add(e, list, v);
     }
-    watch(e, list, 0);
     return jv_list(list);
 }
 
@@ -536,6 +543,22 @@ static ax_status take(jx *e, ax_jinja_text *out)
     return AX_OK;
 }
 
+/* Bounds what the rendering of a context of e->read bytes and values takes. Gives half of the memory that is
+ * there to what only the cases need. */
+static void set_limits(jx *e)
+{
+    arena *a = e->arena;
+    a->most = ((size_t)40 << 20) + 64 * e->read;
+    e->steps = e->side_steps = 1000000 + 100 * (int64_t)e->read;
+    e->most_text = ((size_t)4 << 20) + 8 * e->read;
+    if (!e->cuts)
+        return;
+    e->room = (struct room){.left = (a->left / 2) & ~(size_t)15, .rest = a->most / 2};
+    e->facet_room = a->most / 8;
+    a->left -= e->room.left;
+    e->room.at = e->room.left ? a->at + a->left : NULL;
+}
+
 static ax_status try_render(jx *e, const json_t *context)
 {
     static const char prompt[] = "add_generation_prompt";
@@ -545,32 +568,20 @@ static ax_status try_render(jx *e, const json_t *context)
         return ax_error_status();
     scope *root = scope_new(e, NULL);
     e->text = js_text(e, "");
-    if (e->cuts)
-        make_cases(e);
     set_globals(e, root);
     set_context(e, root, context);
-    const char *name = names_find(&e->template->names, prompt, sizeof prompt - 1);
-    struct binding *asks = name ? root->first : NULL;
-    while (asks && asks->name != name)
-        asks = asks->next;
+    set_limits(e);
+    if (e->cuts)
+        make_cases(e);
+    struct binding *messages = find_binding(root, names_find(&e->template->names, "messages", 8));
+    struct binding *asks = find_binding(root, names_find(&e->template->names, prompt, sizeof prompt - 1));
+    if (messages && messages->value.kind == J_LIST)
+        watch(e, messages->value.list, 0);
     if (asks)
         asks->value = prompt_facets(e, asks->value);
     run(e, scope_new(e, root), e->template->body);
     js_data(e, e->text);
     return AX_OK;
-}
-
-/* Returns about how many bytes and values a context has. */
-static size_t size_of(const json_t *value)
-{
-    size_t n = 16, length;
-    const char *name;
-    json_t *member;
-    const json_t *element;
-    size_t i;
-    json_object_keylen_foreach((json_t *)value, name, length, member) { n += length + size_of(member); }
-    json_array_foreach(value, i, element) { n += size_of(element); }
-    return n + json_string_length(value);
 }
 
 /* Lets an arena begin with memory that is there from one rendering to the next: memory->size bytes, as many
@@ -585,14 +596,6 @@ static ax_status lend(ax_buf *memory, arena *a)
     return AX_OK;
 }
 
-/* Gives half of the memory that is there to what only the cases need. */
-static void divide(arena *a, struct room *room)
-{
-    room->left = (a->left / 2) & ~(size_t)15;
-    a->left -= room->left;
-    room->at = room->left ? a->at + a->left : NULL;
-}
-
 static void keep_size(ax_buf *memory, const arena *a)
 {
     enum { MOST = 1 << 20 };
@@ -602,26 +605,19 @@ static void keep_size(ax_buf *memory, const arena *a)
 ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, int64_t now,
                                ax_jinja_cuts *cuts, ax_jinja_text *out)
 {
-    const size_t size = size_of(context);
     jx *e;
     out->text.size = out->parts.size = out->n_parts = 0;
     out->lost = false;
     AX_TRY(ax_calloc(1, sizeof *e, &e));
-    arena memory = {.most = ((size_t)40 << 20) + 64 * size};
+    arena memory = {.most = SIZE_MAX};
     *e = (jx){.arena = &memory,
               .where = template->where,
               .line = 1,
               .template = template,
               .now = now,
               .cuts = cuts,
-              .steps = 1000000 + 100 * (int64_t)size,
-              .side_steps = 1000000 + 100 * (int64_t)size,
-              .room.rest = memory.most / 2,
-              .facet_room = memory.most / 8,
-              .most_text = ((size_t)4 << 20) + 8 * size};
+              .steps = INT64_MAX};
     ax_status status = lend(&out->memory, &memory);
-    if (cuts)
-        divide(&memory, &e->room);
     if (status == AX_OK)
         status = try_render(e, context);
     if (status == AX_OK)

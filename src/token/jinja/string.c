@@ -5,17 +5,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
-{
-    jstr *s = jx_alloc(e, sizeof *s);
-    s->data = data ? data : "";
-    s->n = n;
-    s->from = from;
-    return s;
-}
-
-jstr *js_text(jx *e, const char *text) { return js_new(e, text, strlen(text), AX_JINJA_TEMPLATE); }
-
 int32_t from_both(int32_t a, int32_t b)
 {
     return a == b || b == AX_JINJA_TEMPLATE ? a : a == AX_JINJA_TEMPLATE ? b : AX_JINJA_OTHER;
@@ -77,9 +66,10 @@ const char *js_data(jx *e, jstr *s)
 {
     if (s->data)
         return s->data;
-    filling f = {.data = jx_alloc(e, s->n + 1)};
+    filling f = {.data = jx_room(e, s->n + 1)};
     jx_charge(e, s->n);
     fill(e, s, &f);
+    f.data[s->n] = 0;
     s->left = s->right = NULL;
     s->depth = 0;
     s->data = f.data;
@@ -150,10 +140,15 @@ int js_compare(jx *e, jstr *a, jstr *b)
 
 size_t js_length(jx *e, jstr *s)
 {
+    const uint64_t ones = UINT64_C(0x0101010101010101);
     const char *data = js_data(e, s);
-    size_t n = 0;
-    for (size_t i = 0; i < s->n; i++)
-        n += (data[i] & 0xc0) != 0x80;
+    size_t n = s->n, i = 0;
+    for (uint64_t x; i + sizeof x <= s->n; i += sizeof x) {
+        memcpy(&x, data + i, sizeof x);
+        n -= ((x >> 7 & ~(x >> 6) & ones) * ones) >> 56; /* bytes 10xxxxxx begin no character */
+    }
+    for (; i < s->n; i++)
+        n -= (data[i] & 0xc0) == 0x80;
     jx_charge(e, s->n);
     return n;
 }
@@ -174,7 +169,10 @@ size_t js_find(jx *e, jstr *s, jstr *find, size_t at)
         return SIZE_MAX;
     if (!find->n)
         return at;
-    const char *data = js_data(e, s), *found = memmem(data + at, s->n - at, js_data(e, find), find->n);
+    const char *data = js_data(e, s), *text = js_data(e, find);
+    const char *found = memchr(data + at, text[0], s->n - at); /* quicker than memmem, and often all */
+    if (found)
+        found = memmem(found, s->n - (size_t)(found - data), text, find->n);
     const size_t end = found ? (size_t)(found - data) : s->n;
     jx_charge(e, 8 * (end - at) + (find->n < s->n ? find->n : 0));
     return found ? end : SIZE_MAX;

@@ -99,11 +99,10 @@ bool dict_get(jx *e, const jdict *d, jv key, jv *value)
     return i < d->n;
 }
 
-bool dict_find(jx *e, const jdict *d, const char *key, jv *value)
+bool dict_find(jx *e, const jdict *d, const jstr *key, jv *value)
 {
-    const size_t n = strlen(key);
     for (size_t i = 0; i < d->n; i++)
-        if (is_text(e, d->key[i], key, n)) {
+        if (is_text(e, d->key[i], key->data, key->n)) {
             *value = d->value[i];
             return true;
         }
@@ -406,16 +405,15 @@ jstr *to_string(jx *e, jv v)
 static jv from_object(jx *e, const json_t *object, int32_t from)
 {
     jdict *d = dict_new(e);
-    const char *name;
-    size_t n;
-    json_t *member;
-    json_object_keylen_foreach((json_t *)object, name, n, member)
-    {
-        size_t capacity = d->capacity;
-        d->key = jx_grow(e, d->key, d->n, &capacity, sizeof *d->key);
-        d->value = jx_grow(e, d->value, d->n, &d->capacity, sizeof *d->value);
-        d->key[d->n] = jv_str(js_new(e, name, n, from));
-        d->value[d->n++] = from_json(e, member, from);
+    json_t *o = (json_t *)object;
+    d->capacity = json_object_size(o);
+    d->key = jx_alloc(e, d->capacity * sizeof *d->key);
+    d->value = jx_alloc(e, d->capacity * sizeof *d->value);
+    for (void *at = json_object_iter(o); at; at = json_object_iter_next(o, at), d->n++) {
+        const size_t n = json_object_iter_key_len(at);
+        e->read += n;
+        d->key[d->n] = jv_str(js_new(e, json_object_iter_key(at), n, from));
+        d->value[d->n] = from_json(e, json_object_iter_value(at), from);
     }
     return jv_dict(d);
 }
@@ -424,7 +422,7 @@ jv from_json(jx *e, const json_t *value, int32_t from)
 {
     jv out = jv_none();
     jx_enter(e);
-    jx_charge(e, 0);
+    e->read += 16;
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         out = from_object(e, value, from);
@@ -436,6 +434,7 @@ jv from_json(jx *e, const json_t *value, int32_t from)
         break;
     case JSON_STRING:
         out = jv_str(js_new(e, json_string_value(value), json_string_length(value), from));
+        e->read += out.s->n;
         break;
     case JSON_INTEGER:
         out = jv_int(json_integer_value(value));

@@ -14,13 +14,11 @@
 extern "C" {
 #endif
 
-/* A part of a transfer: it occupies one of the carriers for `seconds`, or none of them (AX_NO_CARRIER: it
- * only takes time, as the latency of a link), or the device (AX_ON_DEVICE: kernels wait, as where the cores
- * that compute also move the data), or takes time only if kernels run between start and wait
- * (AX_WHILE_BUSY: cores that compute pass messages on later; ranks that only wait are in step, others are
- * not).
+/* A part of a transfer: it occupies one of the carriers for `seconds`, after the parts before it, or none of
+ * them (AX_NO_CARRIER: it only takes time, as the latency of a link), or, while the others go on, the device
+ * (AX_ON_DEVICE: kernels wait, as where the cores that compute also move the data).
  */
-enum { AX_CARRIERS = 8, AX_LEGS = 4, AX_NO_CARRIER = -1, AX_ON_DEVICE = -2, AX_WHILE_BUSY = -3 };
+enum { AX_CARRIERS = 8, AX_LEGS = 4, AX_NO_CARRIER = -1, AX_ON_DEVICE = -2 };
 typedef struct ax_leg {
     int carrier; /* 0 … AX_CARRIERS-1, as the owner of the prices numbers them; or one of those below 0 */
     double seconds;
@@ -31,7 +29,7 @@ typedef struct ax_leg {
 typedef struct ax_prices {
     /* Sets *seconds to the time of a kernel. `args`: those of ax_launch. */
     ax_status (*kernel)(void *user, ax_kernel kernel, const void *args, double *seconds);
-    /* Sets leg[0 … *legs - 1] to the parts of a copy, collective or message, one after the other. *legs is 0
+    /* Sets leg[0 … *legs - 1] to the parts of a copy, collective or message. *legs is 0
      * before the call: the transfer takes no time. */
     ax_status (*transfer)(void *user, const ax_device_event *event, ax_leg leg[AX_LEGS], int *legs);
     void *user;

@@ -337,7 +337,7 @@ struct ax_work {
     const char *name;      /* name of the collective, or kind of the message */
     ax_operand operand[2]; /* [operands]: the device memory of the operation, if a listener was told of it */
     int operands;
-    ax_transfer_end ends; /* on the device's clock, if it has one */
+    double ends; /* on the device's clock, if it has one */
 };
 
 /* The arguments of the function `message` of ax_comm_ops. If `sends` is true, the message is sent to rank

@@ -164,13 +164,6 @@ typedef enum ax_event_kind {
     AX_ON_ACTIVITY = 64
 } ax_event_kind;
 
-/* When an operation ends on a device's clock (clock.h): if kernels run before its end is awaited, and if none
- * do. */
-typedef struct ax_transfer_end {
-    double beside, alone;
-    double computed; /* the seconds of kernels when it started */
-} ax_transfer_end;
-
 /* Something that happens on a device. */
 typedef struct ax_device_event {
     ax_event_kind kind;
@@ -180,12 +173,12 @@ typedef struct ax_device_event {
     const ax_operand *operand; /* [operands]: COPY, COLLECTIVE, MESSAGE, WAIT: the device memory that is read
                                   or written. (ax_device_event_operands also lists a kernel's.) */
     int operands;
-    ax_comm *comm;         /* COLLECTIVE, MESSAGE, WAIT */
-    ax_transfer_end *ends; /* COLLECTIVE, MESSAGE: a clock writes the operation's end here; NULL: the
-                              operation is complete. WAIT: what it wrote */
-    const char *activity;  /* ACTIVITY: "kernel", "forward", "gather", … (ax_event) */
-    double begin, end;     /* ACTIVITY: ax_device_now; TIME: end - begin are the seconds of the kernel */
-    int64_t value;         /* ACTIVITY: see ax_event */
+    ax_comm *comm;        /* COLLECTIVE, MESSAGE, WAIT */
+    double *ends;         /* COLLECTIVE, MESSAGE: a clock (clock.h) writes the operation's end here; NULL: the
+                             operation is complete. WAIT: what it wrote */
+    const char *activity; /* ACTIVITY: "kernel", "forward", "gather", … (ax_event) */
+    double begin, end;    /* ACTIVITY: ax_device_now; TIME: end - begin are the seconds of the kernel */
+    int64_t value;        /* ACTIVITY: see ax_event */
 } ax_device_event;
 
 /* Calls `each` for each operand of an event. */

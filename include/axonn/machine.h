@@ -24,8 +24,8 @@ typedef struct ax_machine_link {
     double rate;     /* bytes per second of one transfer in one direction */
     double latency;  /* seconds of the smallest message */
     double busy;     /* seconds that a message takes longer while the ranks of the nodes compute */
-    double occupies; /* part of a collective's time for which kernels wait, because the cores that compute
-                        also move its data: 0 (none) to 1 */
+    double occupies; /* part of a collective's time that kernels lose, because the cores that compute also
+                        move its data: 0 (none) to 1 */
     int64_t at_once; /* transfers of a node that have this rate at the same time; further ones share it. -1:
                         one of each rank */
 } ax_machine_link;
@@ -148,10 +148,6 @@ ax_machine_carrier ax_machine_carries(const ax_machine_group *group);
  * A barrier takes its steps' latency. A group of one rank takes no time. */
 AX_MUST_CHECK ax_status ax_machine_comm_seconds(const ax_machine *machine, ax_coll coll, double bytes,
                                                 const ax_machine_group *group, double *seconds);
-/* Returns how many messages between nodes a collective of a group has one after the other: the steps of its
- * ring of nodes, or of all ranks; 0 within a node. Each takes links.network.busy longer while ranks compute.
- */
-int ax_machine_comm_messages(const ax_machine *machine, ax_coll coll, const ax_machine_group *group);
 /* Sets *seconds to the time from the start of a message until it has arrived, within a node or over the
  * network. `computing`: ranks compute meanwhile, so that it takes link.busy longer. */
 AX_MUST_CHECK ax_status ax_machine_message_seconds(const ax_machine *machine, double bytes,

@@ -56,7 +56,7 @@ void ax_comm_started(const ax_device *dev, ax_device_event *event, ax_work *work
 {
     event->ends = work ? &work->ends : NULL;
     if (work) {
-        work->ends = (ax_transfer_end){0};
+        work->ends = 0;
         work->comm = event->comm;
         work->dev = dev;
         work->name = event->name;

@@ -49,13 +49,11 @@ static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg
     const ax_machine_group group = group_of(m, e->comm);
     const ax_machine_carrier carrier = ax_machine_carries(&group);
     const ax_coll coll = ((const ax_coll_args *)e->args)->coll;
-    const double occupies = m->link[carrier].occupies;
     double seconds;
     AX_TRY(ax_machine_comm_seconds(m, coll, bytes, &group, &seconds));
-    leg[0] = (ax_leg){AX_ON_DEVICE, occupies * seconds};
-    leg[1] = (ax_leg){(int)carrier, (1 - occupies) * seconds};
-    leg[2] = (ax_leg){AX_WHILE_BUSY, ax_machine_comm_messages(m, coll, &group) * m->link[carrier].busy};
-    *legs = 3;
+    leg[0] = (ax_leg){AX_ON_DEVICE, m->link[carrier].occupies * seconds};
+    leg[1] = (ax_leg){(int)carrier, seconds};
+    *legs = 2;
     return AX_OK;
 }
 

@@ -255,17 +255,6 @@ ax_status ax_machine_comm_seconds(const ax_machine *m, ax_coll coll, double byte
     return AX_OK;
 }
 
-int ax_machine_comm_messages(const ax_machine *m, ax_coll coll, const ax_machine_group *g)
-{
-    const int path = coll == AX_BARRIER ? m->path[AX_ALL_REDUCE] : m->path[coll];
-    const bool of_nodes = path == AX_MACHINE_HOST || path == AX_MACHINE_STAGED;
-    if (ax_machine_carries(g) != AX_MACHINE_NETWORK)
-        return 0;
-    return coll == AX_ALL_TO_ALL
-               ? 1
-               : rounds[coll] * ((of_nodes ? (int)ax_ceil_div(g->size, g->in_node) : g->size) - 1);
-}
-
 ax_status ax_machine_message_seconds(const ax_machine *m, double bytes, ax_machine_carrier carrier,
                                      bool computing, double *seconds)
 {

@@ -28,18 +28,16 @@ static bool keep(ax_clock *c, ax_status status, const char *name, double seconds
 /* Occupies the carriers of a transfer, from now on. Returns its end. Times of carriers are those of
  * transfers.
  */
-static ax_transfer_end carry(ax_clock *c, const ax_device_event *e)
+static double carry(ax_clock *c, const ax_device_event *e)
 {
     ax_leg leg[AX_LEGS];
     int legs = 0;
-    double at = c->now, busy = 0;
+    double at = c->now; /* what occupies the device takes it meanwhile */
     const ax_status status = c->prices.transfer(c->prices.user, e, leg, &legs);
     for (int i = 0; keep(c, status, e->name, i < legs ? leg[i].seconds : 0) && i < legs; i++) {
         const int carrier = leg[i].carrier;
-        busy += carrier == AX_WHILE_BUSY ? leg[i].seconds : 0;
-        c->now += carrier == AX_ON_DEVICE ? leg[i].seconds : 0;
         if (carrier < 0) {
-            at += carrier == AX_WHILE_BUSY ? 0 : leg[i].seconds;
+            *(carrier == AX_ON_DEVICE ? &c->now : &at) += leg[i].seconds;
             continue;
         }
         AX_ASSERT(carrier < AX_CARRIERS);
@@ -47,14 +45,10 @@ static ax_transfer_end carry(ax_clock *c, const ax_device_event *e)
         c->free_at[carrier] = at;
         c->carried[carrier] += leg[i].seconds;
     }
-    return (ax_transfer_end){at + busy, at, c->computed};
+    return at;
 }
 
-static void wait_until(ax_clock *c, ax_transfer_end end)
-{
-    const double at = c->computed > end.computed ? end.beside : end.alone;
-    c->now = at > c->now ? at : c->now;
-}
+static void wait_until(ax_clock *c, double end) { c->now = end > c->now ? end : c->now; }
 
 static void compute(ax_clock *c, const ax_device_event *e)
 {

@@ -56,6 +56,54 @@ static ax_status make_command(const cli_plan_search *how, const ax_config *confi
     return ax_buf_printf(out, " %s", words);
 }
 
+/* ---- rivals ---------------------------------------------------------------------------------------- */
+
+/* What one of the best costs more than the first, in seconds, and, below 0, less. */
+typedef struct rival {
+    int number;    /* among the best, from 2 */
+    double slower; /* part of the first's time */
+    double computed, bubble;
+    ax_axes_seconds along[2 * AX_CANDIDATE_AXES];
+    int n_along;
+} rival;
+
+/* Returns the number of rivals that are compared with the first. */
+static int rivals(const ax_search *search) { return (int)ax_min(ax_search_count(search) - 1, RIVALS); }
+
+/* Returns how many of the best are listed. */
+static int listed(const ax_search *search, const cli_plan_search *how)
+{
+    return (int)ax_min(ax_search_count(search), how->explain ? ax_max(how->top, RIVALS + 1) : how->top);
+}
+
+/* Adds what a layout waits along its axes, times `sign`. */
+static void add_along(rival *r, const ax_candidate *c, double sign)
+{
+    for (int i = 0; i < c->n_along; i++) {
+        int k = 0;
+        while (k < r->n_along && strcmp(r->along[k].axes, c->along[i].axes) != 0)
+            k++;
+        if (k == r->n_along) {
+            r->along[r->n_along++] = c->along[i];
+            r->along[k].seconds = 0;
+        }
+        r->along[k].seconds += sign * c->along[i].seconds;
+    }
+}
+
+/* Compares the i-th of the best (0: the first) with the first. */
+static rival rival_of(const ax_search *search, int i)
+{
+    const ax_candidate *first = ax_search_get(search, 0), *c = ax_search_get(search, i);
+    rival r = {.number = i + 1,
+               .slower = c->seconds / first->seconds - 1,
+               .computed = c->computed - first->computed,
+               .bubble = c->bubble - first->bubble};
+    add_along(&r, c, 1);
+    add_along(&r, first, -1);
+    return r;
+}
+
 /* ---- text ------------------------------------------------------------------------------------------ */
 
 static void print_row(int number, const char *step, const char *waits, const char *bubble, const char *memory,
@@ -67,10 +115,10 @@ static void print_row(int number, const char *step, const char *waits, const cha
     printf("%3s  %9s  %9s  %9s  %10s  %s\n", text, step, waits, bubble, memory, keys);
 }
 
-static ax_status print_table(const ax_search *search, int most)
+static ax_status print_table(const ax_search *search, int n)
 {
     print_row(0, "step", "waits", "bubble", "memory", "keys");
-    for (int i = 0; i < ax_search_count(search) && i < most; i++) {
+    for (int i = 0; i < n; i++) {
         const ax_candidate *c = ax_search_get(search, i);
         char step[32], waits[32], bubble[32], memory[32];
         ax_buf words = {0};
@@ -106,40 +154,27 @@ static void print_more(const char *what, double seconds)
         printf(", %s %s%s", what, seconds < 0 ? "-" : "+", ax_format_seconds(fabs(seconds), text));
 }
 
-static double seconds_along(const ax_candidate *c, const char *axes)
-{
-    for (int i = 0; i < c->n_along; i++)
-        if (!strcmp(c->along[i].axes, axes))
-            return c->along[i].seconds;
-    return 0;
-}
-
-/* Prints what costs a rival more than the first, and less. */
-static void print_rival(const ax_candidate *first, const ax_candidate *c, int number)
+static void print_rival(const rival *r)
 {
     char what[AX_AXISSET_TEXT + 32];
-    printf("%d is %.2f %% slower", number, 100 * (c->seconds / first->seconds - 1));
-    print_more("kernels", c->computed - first->computed);
-    print_more("waiting for other stages", c->bubble - first->bubble);
-    for (int i = 0; i < c->n_along; i++) {
-        snprintf(what, sizeof what, "waiting along %s", c->along[i].axes);
-        print_more(what, c->along[i].seconds - seconds_along(first, c->along[i].axes));
-    }
-    for (int i = 0; i < first->n_along; i++) {
-        snprintf(what, sizeof what, "waiting along %s", first->along[i].axes);
-        if (seconds_along(c, first->along[i].axes) <= 0)
-            print_more(what, -first->along[i].seconds);
+    printf("%d is %.2f %% slower", r->number, 100 * r->slower);
+    print_more("kernels", r->computed);
+    print_more("waiting for other stages", r->bubble);
+    for (int i = 0; i < r->n_along; i++) {
+        snprintf(what, sizeof what, "waiting along %s", r->along[i].axes);
+        print_more(what, r->along[i].seconds);
     }
     printf("\n");
 }
 
 static ax_status explain(ax_search *search)
 {
-    const ax_candidate *first = ax_search_get(search, 0);
-    const int n = (int)ax_min(ax_search_count(search), RIVALS + 1);
-    AX_TRY(print_sent(search, first));
-    for (int i = 1; i < n; i++)
-        print_rival(first, ax_search_get(search, i), i + 1);
+    const int n = rivals(search);
+    AX_TRY(print_sent(search, ax_search_get(search, 0)));
+    for (int i = 1; i <= n; i++) {
+        const rival r = rival_of(search, i);
+        print_rival(&r);
+    }
     return AX_OK;
 }
 
@@ -159,7 +194,7 @@ static ax_status print_text(ax_search *search, const ax_config *config, const ax
            "memory: "
            "of a rank\n",
            how->args->path, by->ranks, by->machine->name);
-    AX_TRY(print_table(search, how->explain ? (int)ax_max(how->top, RIVALS + 1) : how->top));
+    AX_TRY(print_table(search, listed(search, how)));
     if (ax_search_count(search) < how->top)
         printf("no other layout was found that fits and has another time or memory\n");
     if (how->explain)
@@ -172,23 +207,43 @@ static ax_status print_text(ax_search *search, const ax_config *config, const ax
 
 /* ---- JSON ------------------------------------------------------------------------------------------ */
 
+static json_t *along_json(const ax_axes_seconds *along, int n)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < n && object; i++)
+        json_object_set_new(object, along[i].axes, cli_json_number(along[i].seconds * 1e3));
+    return object;
+}
+
 static json_t *candidate_json(const ax_search *search, const ax_candidate *c)
 {
     ax_buf words = {0};
-    json_t *along = json_object();
-    for (int i = 0; i < c->n_along && along; i++)
-        json_object_set_new(along, c->along[i].axes, cli_json_number(c->along[i].seconds * 1e3));
     json_t *json = NULL;
     if (ax_search_words(search, c, &words) == AX_OK)
         json = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I}", "keys", words.data, "step_ms",
                          cli_json_number(c->seconds * 1e3), "kernels_ms", cli_json_number(c->computed * 1e3),
-                         "comm_exposed_ms", along, "pipe_wait_ms", cli_json_number(c->bubble * 1e3),
-                         "mem_planned", (json_int_t)c->memory, "host_memory", (json_int_t)c->host);
+                         "comm_exposed_ms", along_json(c->along, c->n_along), "pipe_wait_ms",
+                         cli_json_number(c->bubble * 1e3), "mem_planned", (json_int_t)c->memory,
+                         "host_memory", (json_int_t)c->host);
     ax_buf_fini(&words);
     return json;
 }
 
-static ax_status sent_json(ax_search *search, json_t *out)
+static json_t *rivals_json(const ax_search *search)
+{
+    json_t *list = json_array();
+    for (int i = 1; i <= rivals(search) && list; i++) {
+        const rival r = rival_of(search, i);
+        json_array_append_new(list, json_pack("{s:i, s:f, s:o, s:o, s:o}", "number", r.number, "slower",
+                                              r.slower, "kernels_ms", cli_json_number(r.computed * 1e3),
+                                              "comm_exposed_ms", along_json(r.along, r.n_along),
+                                              "pipe_wait_ms", cli_json_number(r.bubble * 1e3)));
+    }
+    return list;
+}
+
+/* Adds why the first is the first. */
+static ax_status explain_json(ax_search *search, json_t *out)
 {
     ax_candidate_sent *sent;
     int n;
@@ -200,6 +255,7 @@ static ax_status sent_json(ax_search *search, json_t *out)
                                         "axes", sent[i].axes, "calls", sent[i].calls, "bytes", sent[i].bytes,
                                         "ms", sent[i].seconds * 1e3));
     json_object_set_new(out, "collectives", list);
+    json_object_set_new(out, "rivals", rivals_json(search));
     free(sent);
     return AX_OK;
 }
@@ -209,14 +265,14 @@ static ax_status print_json(ax_search *search, const ax_config *config, const ax
 {
     const double all = seconds_of_all(search, config, how);
     json_t *list = json_array();
-    for (int i = 0; i < ax_search_count(search) && i < how->top && list; i++)
+    for (int i = 0; i < listed(search, how) && list; i++)
         json_array_append_new(list, candidate_json(search, ax_search_get(search, i)));
     json_t *json = json_pack("{s:s, s:i, s:I, s:I, s:o, s:s}", "machine", by->machine->name, "ranks",
                              by->ranks, "ranked", (json_int_t)ax_search_ranked(search), "replays",
                              (json_int_t)ax_search_replays(search), "best", list, "command", command);
     if (json && all > 0)
         json_object_set_new(json, "seconds", cli_json_number(all));
-    ax_status status = how->explain && json ? sent_json(search, json) : AX_OK;
+    ax_status status = how->explain && json ? explain_json(search, json) : AX_OK;
     if (status == AX_OK)
         return cli_print_json(json);
     json_decref(json);

@@ -98,6 +98,43 @@ static void the_plan_of_each_is_the_same(void **state)
     }
 }
 
+/* What a rival costs more than the first, in JSON, is the difference of their rows. */
+static void rivals_are_differences_of_rows(void **state)
+{
+    (void)state;
+    json_t *found = json_of(AXONN " plan a.yaml --ranks 4 --machine m.yaml --top 1 --explain --json"),
+           *best = json_object_get(found, "best"), *first = json_array_get(best, 0), *rival, *ms;
+    static const char *const times[] = {"kernels_ms", "pipe_wait_ms"};
+    const char *axes;
+    size_t i;
+    assert_int_equal(json_array_size(best), 4);
+    assert_int_equal(json_array_size(json_object_get(found, "rivals")), 3);
+    json_array_foreach(json_object_get(found, "rivals"), i, rival)
+    {
+        json_t *row = json_array_get(best, i + 1), *along = json_object_get(rival, "comm_exposed_ms");
+        double sum = 0, of_rows = 0;
+        assert_true(number(rival, "number") == (double)i + 2);
+        assert_true(fabs(number(row, "step_ms") / number(first, "step_ms") - 1 - number(rival, "slower")) <
+                    1e-9);
+        for (size_t k = 0; k < AX_COUNT(times); k++)
+            assert_true(fabs(number(row, times[k]) - number(first, times[k]) - number(rival, times[k])) <
+                        1e-9);
+        json_object_foreach(along, axes, ms) { sum += json_number_value(ms); }
+        json_object_foreach(json_object_get(row, "comm_exposed_ms"), axes, ms)
+        {
+            assert_non_null(json_object_get(along, axes));
+            of_rows += json_number_value(ms);
+        }
+        json_object_foreach(json_object_get(first, "comm_exposed_ms"), axes, ms)
+        {
+            assert_non_null(json_object_get(along, axes));
+            of_rows -= json_number_value(ms);
+        }
+        assert_true(fabs(sum - of_rows) < 1e-9);
+    }
+    json_decref(found);
+}
+
 /* The last line is a command that runs, and the run has the grid that it says. */
 static void the_last_line_runs(void **state)
 {
@@ -246,9 +283,13 @@ static void the_command_line_decides(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_plan_of_each_is_the_same), cmocka_unit_test(the_last_line_runs),
-        cmocka_unit_test(a_run_chooses_its_grid),       cmocka_unit_test(bad_searches_are_refused),
-        cmocka_unit_test(the_command_line_decides),     cmocka_unit_test(the_command_keeps_what_is_given),
+        cmocka_unit_test(the_plan_of_each_is_the_same),
+        cmocka_unit_test(rivals_are_differences_of_rows),
+        cmocka_unit_test(the_last_line_runs),
+        cmocka_unit_test(a_run_chooses_its_grid),
+        cmocka_unit_test(bad_searches_are_refused),
+        cmocka_unit_test(the_command_line_decides),
+        cmocka_unit_test(the_command_keeps_what_is_given),
     };
     return cmocka_run_group_tests_name("cli.search", tests, prepare, clean);
 }

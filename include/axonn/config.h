@@ -59,6 +59,10 @@ typedef struct ax_config {
                                   default; ax_runtime_get returns the value in use */
     ax_option_set *set;        /* the option set that has read the values and knows where each was set
                                   (ax_option_place) */
+    struct {
+        bool is,
+            host_access; /* axonn plan --machine: the host can access the memory of the machine's devices */
+    } described;         /* .is: the run is planned for the devices of a described machine */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */

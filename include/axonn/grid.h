@@ -256,7 +256,8 @@ typedef struct ax_offload {
     int64_t chunk;  /* without clipping, the gradients of this many buckets are reduced while those before are
                        updated (k in the paper); 0: all are reduced before the update */
     const char *dir; /* directory of the file; borrowed. NULL: the current directory */
-    bool discrete;   /* the device's memory is not host memory; set by ax_offload_resolve */
+    bool discrete;   /* the device's memory is not host memory; set by ax_offload_resolve, unless it is */
+    bool described;  /* that of a described machine, for which a run is planned */
 } ax_offload;
 
 /* How a run is distributed over its grid, and which communication overlaps with computation. The default of

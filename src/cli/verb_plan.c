@@ -90,9 +90,8 @@ static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine
 static ax_status find_wire(const ax_train_plan *p, forecast *f)
 {
     const char *per_node;
-    bool access;
+    const bool access = !p->parallel.offload.discrete;
     f->wire = -1;
-    AX_TRY(ax_device_name_host_access(p->config->device, &access));
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &per_node));
     for (int s = 0; s < f->stages && access && strtol(per_node, NULL, 10); s++)
         f->wire = ax_max(f->wire, f->stage[s].wire);
@@ -516,6 +515,10 @@ static ax_status run(const void *raw)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));
     if (status == AX_OK)
         status = open_machine(a, &machine);
+    if (machine) {
+        config.described.is = true;
+        config.described.host_access = machine->device.host_access;
+    }
     if (status == AX_OK && a->tokens && !machine)
         status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
     if (status == AX_OK && a->explain && !searches)

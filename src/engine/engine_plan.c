@@ -179,8 +179,8 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
         status = ax_device_workspace(device, threads, &out->memory.bytes[AX_MEMORY_WORKSPACE]);
     if (status == AX_OK)
         status = plan_host_update(&mine.offload, threads, &out->memory);
-    if (status == AX_OK)
-        status = ax_memory_find_pinned(dry->grid, device, &out->memory.bytes[AX_MEMORY_PINNED]);
+    if (status == AX_OK && mine.offload.discrete)
+        out->memory.bytes[AX_MEMORY_PINNED] = ax_memory_pinned(dry->grid);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     if (status != AX_OK)

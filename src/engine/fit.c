@@ -111,15 +111,13 @@ ax_status ax_fit_check(const ax_fit *fit, const char *what, const char *advice)
     return AX_OK;
 }
 
-ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *bytes)
+size_t ax_memory_pinned(const ax_grid *dry)
 {
-    bool access;
     ax_axisset axes;
-    *bytes = 0;
-    AX_TRY(ax_device_name_host_access(device, &access));
-    for (int i = 0; i < ax_grid_groups(dry) && !access; i++)
-        *bytes += ax_comm_reserved_messages(ax_grid_group(dry, i, &axes));
-    return AX_OK;
+    size_t bytes = 0;
+    for (int i = 0; i < ax_grid_groups(dry); i++)
+        bytes += ax_comm_reserved_messages(ax_grid_group(dry, i, &axes));
+    return bytes;
 }
 
 ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)

@@ -33,10 +33,10 @@ double ax_fit_need(const ax_fit *fit);
  * `what` and `advice`: "WHAT 3 GiB but only 2 GiB are available here: ADVICE". Not collective. */
 AX_MUST_CHECK ax_status ax_fit_check(const ax_fit *fit, const char *what, const char *advice);
 
-/* Sets *bytes to the bytes of pinned host memory that this rank reserves for messages in a run on backend
- * `device`; 0 if the host can access the device's memory. `dry`: the grid of a dry run, whose communicators
- * have counted these bytes (ax_comm_reserve_messages). Not collective. */
-AX_MUST_CHECK ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *bytes);
+/* Returns the bytes of pinned host memory that this rank reserves for messages in a run on a device whose
+ * memory the host cannot access. `dry`: the grid of a dry run, whose communicators have counted these bytes
+ * (ax_comm_reserve_messages). */
+size_t ax_memory_pinned(const ax_grid *dry);
 
 /* Checks, before anything is allocated, that all ranks have enough memory. Otherwise returns AX_ERR_MEMORY on
  * all ranks, with the message of ax_fit_check. Collective along the world. */

@@ -304,7 +304,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
         bytes[AX_MEMORY_MESSAGES] = ax_pipeline_bytes(g.chunks) + ax_pipeline_bytes(g.steps);
         bytes[AX_MEMORY_LOGITS] = logits_bytes(&g);
         bytes[AX_MEMORY_CACHE] = g.cache ? ax_kv_cache_bytes(g.cache) : 0;
-        status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &bytes[AX_MEMORY_PINNED]);
+        bytes[AX_MEMORY_PINNED] = ax_device_host_access(out->ctx->dev) ? 0 : ax_memory_pinned(dry->grid);
     }
     destroy(&g);
     return status;

@@ -18,8 +18,9 @@ const char *ax_offload_place_name(ax_offload_place place)
 
 ax_status ax_offload_resolve(const char *device, ax_offload *by)
 {
-    bool access;
-    AX_TRY(ax_device_name_host_access(device, &access));
+    bool access = !by->discrete;
+    if (!by->described)
+        AX_TRY(ax_device_name_host_access(device, &access));
     by->discrete = !access;
     if (by->update == AX_OFFLOAD_AUTO)
         by->update = access ? AX_OFFLOAD_ON_HOST : AX_OFFLOAD_ON_DEVICE;

@@ -26,6 +26,8 @@ ax_parallel ax_train_parallel(const ax_config *config)
                                         .update = (ax_offload_update)config->offload.update,
                                         .bucket = config->offload.bucket,
                                         .chunk = config->offload.chunk,
+                                        .described = config->described.is,
+                                        .discrete = config->described.is && !config->described.host_access,
                                         .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;

@@ -296,9 +296,37 @@ static void order_and_nodes_count(void **state)
     ax_buf_fini(&out);
 }
 
+/* Whether the host can access the device's memory, the description says, whatever the device of the file: if
+ * it cannot, messages go through pinned memory, and who sends them to other nodes is not known. */
+static void the_machine_says_what_the_host_accesses(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    for (int i = 0; i < 4; i++) {
+        char command[512];
+        const bool access = i % 2;
+        snprintf(command, sizeof command,
+                 "printf 'name: m\\nranks_per_node: 2\\ndevice: {memory: 100000000000, host_access: %s}\\n' "
+                 ">m.yaml",
+                 access ? "true" : "false");
+        assert_int_equal(shell(command, &out), 0);
+        snprintf(command, sizeof command,
+                 AXONN " plan a.yaml --json --machine m.yaml grid.pipe=2 model.tie=false device=%s",
+                 i / 2 ? "cuda" : "cpu");
+        json_t *plan = json_of(command),
+               *host = json_object_get(json_array_get(json_object_get(plan, "stages"), 0), "host");
+        assert_int_equal(json_integer_value(json_object_get(host, "pinned messages")) > 0, !access);
+        assert_int_equal(json_object_get(plan, "comm_wire_bytes") != NULL, access);
+        json_decref(plan);
+    }
+    assert_int_equal(shell("rm m.yaml", &out), 0);
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_machine_says_what_the_host_accesses),
         cmocka_unit_test(machine_gives_the_time_of_a_step),
         cmocka_unit_test(machine_is_the_limit),
         cmocka_unit_test(order_and_nodes_count),

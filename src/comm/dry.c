@@ -2,7 +2,7 @@
  * collectives and messages are on the device `dry`, which has no memory, so nothing is moved. Every operation
  * is in flight until ax_wait. In a world of ax_comm_alone_create, buffers may also be in host memory, for
  * collectives. */
-#include "comm/wire.h"
+#include "comm/place.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,24 +83,10 @@ static void run_alone(const ax_coll_args *args, const ax_operand operand[2])
         memset((char *)args->recv + mine, 0, received - mine);
 }
 
-/* Finds on which nodes the ranks are. */
-static ax_status find_nodes(dry_comm *dry)
+static ax_placed placed(const dry_comm *dry)
 {
-    const int n = dry->comm.size, me = dry->comm.rank;
-    int *count;
-    if (dry->node_of)
-        return AX_OK;
-    AX_TRY(ax_calloc((size_t)n, sizeof *dry->node_of, &dry->node_of));
-    AX_TRY(ax_calloc((size_t)(dry->world / dry->per_node + 1), sizeof *count, &count));
-    for (int r = 0; r < n; r++)
-        count[dry->node_of[r] = ax_comm_world_rank(&dry->comm, r) / dry->per_node]++;
-    const int here = count[dry->node_of[me]];
-    dry->on_wire = (ax_wire_place){n, me, n - here, here, dry->node_of};
-    for (int r = 0; r < n; r++)
-        if (count[dry->node_of[r]] != here)
-            dry->on_wire.in_node = 0;
-    free(count);
-    return AX_OK;
+    const int n = dry->comm.size, *ranks = dry->ranks;
+    return (ax_placed){n, dry->comm.rank, dry->world, ranks, ranks ? ranks + n : NULL};
 }
 
 /* Counts what the collective sends to other nodes. */
@@ -109,7 +95,11 @@ static ax_status count_wire(ax_comm *comm, const ax_coll_args *args)
     dry_comm *dry = dry_of(comm);
     if (!dry->per_node || comm->size == 1)
         return AX_OK;
-    AX_TRY(find_nodes(dry));
+    if (!dry->node_of) {
+        const ax_placed p = placed(dry);
+        AX_TRY(ax_calloc((size_t)comm->size, sizeof *dry->node_of, &dry->node_of));
+        AX_TRY(ax_placed_on_wire(&p, dry->per_node, dry->node_of, &dry->on_wire));
+    }
     comm->traffic.wire += ax_wire_bytes(&dry->on_wire, args);
     return AX_OK;
 }
@@ -148,7 +138,8 @@ int ax_comm_world_rank(const ax_comm *comm, int rank)
 {
     const dry_comm *dry = comm->impl;
     AX_ASSERT(ax_comm_is_dry(comm));
-    return dry->ranks ? dry->ranks[rank] : rank;
+    const ax_placed p = placed(dry);
+    return ax_placed_number(&p, rank);
 }
 
 static int compare_ints(const void *a, const void *b)
@@ -198,76 +189,13 @@ static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
     return status;
 }
 
-/* ---- places on nodes ------------------------------------------------------------------------------- */
-
-/* Of a communicator whose ranks differ along axes: how far the ranks along an axis are apart, and their
- * number. Axes that follow one another count as one. */
-enum { MOST_AXES = 8 };
-typedef struct axis {
-    int64_t distance, size;
-} axis;
-
-/* Returns how far the i-th rank in rising order is from the first. */
-static int distance(const dry_comm *dry, int i)
-{
-    return dry->ranks ? dry->ranks[dry->comm.size + i] - dry->ranks[dry->comm.size] : i;
-}
-
-/* Finds the axes, at most MOST_AXES. Returns their number. */
-static int find_axes(const dry_comm *dry, axis out[MOST_AXES])
-{
-    int n = 0;
-    for (int size = 1; size < dry->comm.size && n < MOST_AXES; n++) {
-        axis *a = &out[n];
-        *a = (axis){distance(dry, size), 1};
-        while (size * a->size < dry->comm.size &&
-               distance(dry, (int)(size * a->size)) == a->size * a->distance)
-            a->size++;
-        size *= (int)a->size;
-    }
-    return n;
-}
-
-/* Returns the most ranks that are on one node if the first rank is number `first`. */
-static int most_in_node(const dry_comm *dry, int first, int node)
-{
-    int most = 1;
-    for (int i = 1, n = 1; i < dry->comm.size; i++) {
-        n = (first + distance(dry, i)) / node == (first + distance(dry, i - 1)) / node ? n + 1 : 1;
-        most = ax_max(most, n);
-    }
-    return most;
-}
-
-/* The groups of other ranks along the same axes begin where the number is 0 along each of these. If nodes
- * begin and end with axes, all groups lie alike. */
-static ax_comm_place find_place(const dry_comm *dry, int node)
-{
-    axis axes[MOST_AXES];
-    const int n = find_axes(dry, axes);
-    ax_comm_place p = {n ? (int)axes[0].distance : 1, dry->comm.size};
-    bool alike = true;
-    for (int i = 0; i < n; i++) {
-        const int64_t ends[] = {axes[i].distance, axes[i].distance * axes[i].size};
-        for (size_t k = 0; k < AX_COUNT(ends); k++)
-            alike &= node % ends[k] == 0 || ends[k] % node == 0;
-    }
-    for (int first = 0; first < (alike ? 1 : dry->world - distance(dry, dry->comm.size - 1)); first++) {
-        bool begins = true;
-        for (int i = 0; i < n && begins; i++)
-            begins = first / axes[i].distance % axes[i].size == 0;
-        if (begins)
-            p.in_node = ax_min(p.in_node, most_in_node(dry, first, node));
-    }
-    return p;
-}
-
 ax_comm_place ax_comm_place_of(const ax_comm *comm, int ranks_per_node)
 {
     dry_comm *dry = comm->impl;
     AX_ASSERT(ax_comm_is_dry(comm));
+    const ax_placed p = placed(dry);
     if (dry->node != ranks_per_node)
-        dry->place = find_place(dry, ranks_per_node);
+        dry->place = ax_placed_find(&p, ranks_per_node);
     dry->node = ranks_per_node;
     return dry->place;
 }

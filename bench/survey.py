@@ -57,6 +57,7 @@ MODES = ["one", *AXONN, *TORCH]
 RANKS = [2, 4, 8]
 EFFICIENCY = "{family: gpt2, layers: 4, hidden: 128, heads: 8, vocab: 2048, seq_len: 128}"
 MEMORY = "{family: gpt2, layers: 6, hidden: 512, heads: 8, vocab: 2048, seq_len: 256}"
+TEXTS = {"train.tok": "src", "valid.tok": "docs/decisions", "short.tok": "docs/step.md"}
 TIME = {  # those of bench/hosts.py, and the rows of a step
     "wide": ("{family: gpt2, layers: 4, hidden: 512, heads: 8, vocab: 2048, seq_len: 128}", 16),
     "deep": ("{family: gpt2, layers: 12, hidden: 256, heads: 8, vocab: 2048, seq_len: 256}", 32),
@@ -176,7 +177,7 @@ class Survey:
         self.prepare()
         about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "efficiency's model": EFFICIENCY,
                  "memory's model": MEMORY} | {f"{name} model": text for name, (text, _) in TIME.items()}
-        about |= {name: hashlib.sha256((self.dir / name).read_bytes()).hexdigest()[:16] for name in ("train.tok", "valid.tok")}
+        about |= {name: hashlib.sha256((self.dir / name).read_bytes()).hexdigest()[:16] for name in TEXTS}
         self.no_torch = ""  # why modes of PyTorch cannot run
         if args.torch:
             try:
@@ -209,22 +210,21 @@ class Survey:
         return known[name]
 
     def prepare(self):
-        """Makes tokenizer and token files of the text of axonn's sources and documents."""
-        if (self.dir / "valid.tok").exists():
-            return
-        run([self.args.axonn, "tok", "train", "--input", ROOT / "src", "--vocab", "2048", "--out", self.dir / "tok"])
-        for name, text in [("train", "src"), ("valid", "docs/decisions")]:
-            run([self.args.axonn, "data", "build", "--input", ROOT / text, "--tokenizer", self.dir / "tok", "--out",
-                 self.dir / f"{name}.tok"])
+        """Makes tokenizer and token files of the text of axonn's sources and documents, those that are not there."""
+        if not (self.dir / "tok").exists():
+            run([self.args.axonn, "tok", "train", "--input", ROOT / "src", "--vocab", "2048", "--out", self.dir / "tok"])
+        for name, text in TEXTS.items():
+            if not (self.dir / name).exists():
+                run([self.args.axonn, "data", "build", "--input", ROOT / text, "--tokenizer", self.dir / "tok", "--out", self.dir / name])
 
-    def config(self, name, model, batch, steps, **keys):
+    def config(self, name, model, batch, steps, valid=(), precision="fp32", interval=0):
         """Writes a configuration with settings that PyTorch's modes can repeat; returns its path."""
         path = self.dir / f"{name}.yaml"
         path.write_text(
-            f"model: {model}\ndata: {{train: {self.dir}/train.tok, valid: {self.dir}/valid.tok, tokenizer: {self.dir}/tok, "
-            "mask_documents: false, pack: stream}\n"
-            f"train: {{precision: {keys.get('precision', 'fp32')}, global_batch: {batch}, steps: {steps}, resume: none}}\n"
-            f"run: {{eval_interval: {keys.get('interval', 0)}, checkpoint_interval: 0}}\n"
+            f"model: {model}\ndata: {{train: {self.dir}/train.tok, valid: [{', '.join(f'{self.dir}/{text}' for text in valid)}], "
+            f"tokenizer: {self.dir}/tok, mask_documents: false, pack: stream}}\n"
+            f"train: {{precision: {precision}, global_batch: {batch}, steps: {steps}, resume: none}}\n"
+            f"run: {{eval_interval: {interval}, checkpoint_interval: 0}}\n"
             "optim: {lr: 1e-3, warmup: 10}\nthreads: 1\n")
         return path
 
@@ -288,7 +288,7 @@ class Survey:
     def efficiency(self):
         epochs, interval = (3, 10) if self.args.quick else (3, 100)
         batch, ranks = 16, [2] if self.args.quick else RANKS
-        config = self.config("efficiency", EFFICIENCY, batch, epochs * interval, interval=interval)
+        config = self.config("efficiency", EFFICIENCY, batch, epochs * interval, ["valid.tok"], interval=interval)
 
         def losses(mode, n):
             rows = rows_of(self.train(config, mode, n, batch))
@@ -438,7 +438,7 @@ class Survey:
         for turn in range(self.rounds):
             for case in cases:
                 shape, batch = model_of(case)
-                config = self.config(case.replace(" ", "-"), shape, batch, steps, precision=case.split()[1])
+                config = self.config(case.replace(" ", "-"), shape, batch, steps, ["short.tok"], case.split()[1])
                 for mode in modes:
                     self.keep("time", f"{case} {mode} {turn}", lambda mode=mode: self.seconds(config, mode, n, batch, hosts))
 
@@ -472,7 +472,7 @@ class Survey:
         steps = {mode: {turn: g["step_ms"] for turn, g in of.items()} for mode, of in got.items()
                  if of and not any("failed" in g for g in of.values())}
         print(f"\n## Time of a step: {title}\n\n| mode | rounds | seconds: median [range] | times as fast as ddp | as PyTorch's "
-              "| communication exposed | stages wait, closed form | epoch of 100 steps and an evaluation |\n|---|---|---|---|---|---|---|---|")
+              "| communication exposed | stages wait, closed form | 100 steps and an evaluation of a short text |\n|---|---|---|---|---|---|---|---|")
         for mode in modes:
             if mode not in steps:
                 print(f"| {mode} | {next((g['failed'] for g in got[mode].values() if 'failed' in g), self.no_torch)} |||||||")

@@ -33,10 +33,20 @@ threaded='^((comm|grid|parallel|nn)\.|tensor\.layout$|dev\.(pool|bind)$|mpi\.col
 # change: bytes that are sent and held, the experts that are chosen, and losses over MPI; engine.equality, engine.parallel,
 # engine.experts, nn.layers and mpi.steps run the same steps. Programs that differ from another test by an environment variable or
 # by the number of ranks alone, where the others (mpi.shared_nodes, _4, _off, mpi.collectives_3, _file, _nodes) run the code.
-# Examples that are compiled against an installed library: the same sources as examples.charlm and examples.mlp.
+# Examples that are compiled against an installed library: the same sources as examples.charlm and examples.mlp. Ways in which
+# a job ends, of which the release build runs these and the dev build the others (`once`).
 seldom='^(engine\.(cuda|links|links_absent|pipe_ahead|bytes|held|choices)|nn\.bytes|train\.plans|dev\.(cudnn|plans)'
-seldom+='|mpi\.(pipe|bench_(step|gemm|pipe_replicas)|equality_2|collectives_(2|4|flat)|shared_(2|3|first_off|second_off)|example_.*)'
+seldom+='|mpi\.(pipe|bench_(step|gemm|save|pipe_replicas)|equality_2|collectives_(2|4|flat)|shared_(2|3|first_off|second_off)|example_.*'
+seldom+='|ends_(stop|fail_all|kill|exit3|gpu_fail|message_(deadlock|mismatch|fail)))'
 seldom+='|examples\.installed(_mlp)?|scripts\.quickstart)$'
+
+# Without sanitizers these run among the campaigns only, because the dev build runs them: they test what is written, refused,
+# resumed or waited for, in code that no instruction set or number format changes. Other tests run that code in the release
+# build, too: docs.howto, scripts.quickstart and mpi.cli the verbs, tokenizers and files of data; train.ranks and mpi.signals
+# the ends and beginnings of runs; mpi.ends_fail, _leave, _deadlock and those of `seldom` the ends of jobs.
+once='^(cli\.(adapters|generate|job|plan|text)|token\.(chat|chat_own|chat_records|tokenizer|tokenizer_classes|tokenizer_files)'
+once+='|data\.(corpus|goldfish|mask|pack|sampler|shards|source)|train\.(resume|stop)'
+once+='|mpi\.ends_(late|exit0|gpu_stop|group_(late|stop)|message_(late|leave)))$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -121,10 +131,9 @@ build_release() {
     configure release gcc "${shared[@]}" "$isa" "-DCMAKE_CUDA_ARCHITECTURES=$gpu" \
         "-DCMAKE_CUDA_COMPILER_LAUNCHER=$PWD/scripts/check-kernels.sh;--keep" && cmake --build build -j "$jobs"
 }
-# Reports of sanitizers name lines, not variables (-g1).
-sanitized=("-DCMAKE_C_FLAGS_DEBUG=-O2 -g1 -fno-omit-frame-pointer")
+sanitized=()
 if command -v ld.lld >/dev/null; then # links a sanitized program in half the time
-    sanitized+=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
+    sanitized=(-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld)
 fi
 
 build_dev() { configure dev clang "${sanitized[@]}" && cmake --build build-dev -j "$jobs"; }
@@ -196,14 +205,16 @@ step "check unused" scripts/check-unused.sh
 
 step "build release" build_release && {
     step "check kernels" env BUILD=build scripts/check-kernels.sh
-    run_tests "test release" build -LE 'long|bench'
+    run_tests "test release" build -LE 'long|bench' -E "$($long || echo "$once")"
     run_tests "test ratios" build -L bench
     if $long; then
         run_tests "test campaigns" build -L long
     fi
 }
 step "build bare" build_bare
-step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.(cli|signals|ends_fail|ends_kill)$'
+mpich='^mpi\..*_2$|^mpi\.(cli|signals|ends_fail|ends_kill)$'
+! $long || mpich+='|^mpi\.all_signals$'
+step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R "$mpich"
 step "build dev" build_dev && {
     run_tests "test dev" build-dev -LE long -E "$seldom"
     if $long; then

@@ -211,7 +211,7 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool every, judged *
     bool plugin = ax_device_find(backend)->plugin != NULL; /* a GPU, which the host may emulate */
     *j = (judged){.name = isa ? isa->name : backend, .further = isa, .devices = plugin ? 1 : KC_THREADS};
     /* Mostly the same cases on all devices, so that ref computes few. */
-    j->step = every ? 1 : one_of(plugin ? 11 : 7, 13);
+    j->step = every ? 1 : one_of(plugin ? 17 : 11, 29);
     for (int t = 0; t < j->devices; t++) {
         if (ax_device_open(backend, t + 1, &j->dev[t]) != AX_OK)
             return false;

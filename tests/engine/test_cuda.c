@@ -31,7 +31,7 @@ static void layers_equal_the_reference(void **state)
     (void)state;
     for (int s = 0; s < ax_layer_sample_count; s++)
         for (size_t i = 0; i < AX_COUNT(cases); i++) {
-            if ((s + (int)i) % one_of(3, 3))
+            if ((s + (int)i) % one_of(5, 5))
                 continue;
             ax_parallel parallel = ax_parallel_default;
             double worst;

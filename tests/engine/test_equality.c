@@ -19,7 +19,7 @@ enum { STEPS = SANITIZED ? 4 : EQ_STEPS };
  * with each model, and the long test has other numbers of ranks. */
 static int stride(eq_model model, ax_dtype compute)
 {
-    return one_of(model == EQ_GPT2 && compute == AX_F32 ? 3 : 11, 23);
+    return one_of(model == EQ_GPT2 && compute == AX_F32 ? 5 : 13, 41);
 }
 static int first(eq_model model, ax_dtype compute)
 {

@@ -114,7 +114,8 @@ code=$?
   die "a launcher that does nothing: exit code $code"
 ! kill -0 $started 2>/dev/null || die "a launcher that does nothing is left"
 none_left
-# A very long step is given up ten seconds after a signal, which only one rank received, also one of the last stage.
+# A very long step is given up ten seconds after a signal, which only one rank received, also one of the last stage. The
+# ranks end by themselves, so one MPI library is enough.
 give_up() { # SECONDS RANK KEYS…
   rm -rf run
   "$axonn" train a.yaml --ranks 2 "${@:3}" 2>log &
@@ -135,7 +136,7 @@ give_up() { # SECONDS RANK KEYS…
   none_left
 }
 [[ -z ${AXONN_TEST_ALL:-} ]] || give_up 0.5 1 grid.data=2 train.global_batch=10000000
-give_up 2 1 grid.pipe=2 train.global_batch=1000000 train.micro_batch=100
+[[ -z ${AXONN_TEST_ALL:-} && ${AXONN_MPI_KIND:-openmpi} != openmpi ]] || give_up 2 1 grid.pipe=2 train.global_batch=1000000 train.micro_batch=100
 # A verb that has nothing to save is ended by the signal, without an error message.
 rm log # it has the last job's memory
 "$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &

@@ -66,6 +66,8 @@ TIME = {  # those of bench/hosts.py, and the rows of a step
 
 # Cases of `time`: two ranks of this machine, or a model of TIME on emulated hosts; and a precision.
 CASES = ["here fp32", "here bf16", "wide fp32", "wide bf16", "deep fp32", "deep bf16"]
+# On hosts bf16 halves the bytes of activations alone: these modes show what that changes. --modes chooses others.
+BF16 = ["ddp", "megatron", "axonn"]
 
 
 class Failed(Exception):
@@ -429,17 +431,17 @@ class Survey:
         steps, n = (4, 2) if self.args.quick else (6, 2)
         modes = [mode for mode in self.modes(n) if mode in PEERS or mode in PEERS.values()]
         shape, batch = TIME["wide"]
-        self.take_turns(cases, lambda case: (shape, batch), modes, steps, n, None)
+        self.take_turns(cases, lambda case: (shape, batch), lambda case: modes, steps, n, None)
         for case in cases:
             self.print_times(case, modes, n, batch, f"{case.split()[1]}, {n} ranks of this machine, one thread each; the modes that PyTorch has too")
         self.print_unusable(n)
 
-    def take_turns(self, cases, model_of, modes, steps, n, hosts):
+    def take_turns(self, cases, model_of, modes_of, steps, n, hosts):
         for turn in range(self.rounds):
             for case in cases:
                 shape, batch = model_of(case)
                 config = self.config(case.replace(" ", "-"), shape, batch, steps, ["short.tok"], case.split()[1])
-                for mode in modes:
+                for mode in modes_of(case):
                     self.keep("time", f"{case} {mode} {turn}", lambda mode=mode: self.seconds(config, mode, n, batch, hosts))
 
     def time_on_hosts(self, cases):
@@ -450,14 +452,18 @@ class Survey:
         if "axhost" in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout:
             raise Failed("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
         steps, n = (4, 8) if self.args.quick else (5, 8)
+
+        def modes_of(case):
+            return BF16 if case.endswith("bf16") and self.args.all_modes else self.modes(n)
+
         try:
             run([HOSTS, "up", 4])
-            self.take_turns(cases, lambda case: TIME[case.split()[0]], self.modes(n), steps, n, 2)
+            self.take_turns(cases, lambda case: TIME[case.split()[0]], modes_of, steps, n, 2)
         finally:
             run([HOSTS, "down"])
         for case in cases:
             model, precision = case.split()
-            self.print_times(case, self.modes(n), n, TIME[model][1],
+            self.print_times(case, modes_of(case), n, TIME[model][1],
                              f"{model} model, {precision}, {n} ranks on four emulated hosts, 1 Gbit/s")
 
     def seconds(self, config, mode, n, batch, hosts):
@@ -498,6 +504,7 @@ def main():
     p.add_argument("--rounds", type=int, help="of time, default 5")
     p.add_argument("--quick", action="store_true", help="2 ranks, few steps, and one round of half of the cases")
     args = p.parse_args()
+    args.all_modes = args.modes is None
     args.modes = args.modes or [name for name in MODES[1:] if args.torch or name not in TORCH]
     args.cases = args.cases or (["here fp32", "here bf16", "wide fp32"] if args.quick else CASES)
     for what, given, there in (("mode", args.modes, MODES[1:]), ("case", args.cases, CASES)):

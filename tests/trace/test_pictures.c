@@ -383,6 +383,13 @@ static void curves_have_the_right_coordinates(void **state)
     ax_history_fini(&run);
 }
 
+static double number_after(const char *text, const char *what)
+{
+    const char *at = strstr(text, what);
+    assert_non_null(at);
+    return strtod(at + strlen(what), NULL);
+}
+
 /* Of many runs the legend stands beside the frame, explains dots, names all, and no two lines look alike. */
 static void legends_of_many_runs_hide_no_curve(void **state)
 {
@@ -396,13 +403,10 @@ static void legends_of_many_runs_hide_no_curve(void **state)
         runs[i] = make_run(name[i], 30, 10, falling);
     }
     OK(ax_history_svg(runs, RUNS, &svg));
-    double frame = 0, legend = 0;
-    assert_non_null(at = strstr(svg.data, "V432H"));
-    assert_int_equal(sscanf(at, "V432H%lf", &frame), 1);
-    assert_non_null(at = strstr(svg.data, "</svg>\n<rect x=\""));
-    assert_int_equal(sscanf(at, "</svg>\n<rect x=\"%lf", &legend), 1);
+    const double frame = number_after(svg.data, "V432H"),
+                 legend = number_after(svg.data, "</svg>\n<rect x=\"");
     assert_true(frame > 400 && legend > frame && legend < 800);
-    assert_non_null(strstr(at, ">evaluation<"));
+    assert_non_null(strstr(svg.data, ">evaluation<"));
     for (int i = 0; i < RUNS; i++) {
         char text[32];
         snprintf(text, sizeof text, ">%s<", name[i]);

@@ -365,13 +365,11 @@ class Survey:
             return result | {name: last[key] - rows[0]["mem_baseline"] for name, key in (("measured", "mem_bytes"), ("mean", "mem_mean"))}
 
         cases = [("one", 1)] + [(mode, n) for n in ranks for mode in self.modes(n)]
+        peaks = {(mode, n): self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n)) for mode, n in cases}
         print("\n## Memory of a rank, MiB\n\nOf pipelines weights, gradients and optimizer are those of the stage that needs the most memory.\n"
               "\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured: largest, mean | of the plan: largest, mean "
               "| of ddp | of PyTorch's |\n|---|---|---|---|---|---|---|---|---|---|---|")
-        peaks = {}
-        for mode, n in cases:
-            got = self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n))
-            peaks[mode, n] = got
+        for (mode, n), got in peaks.items():  # all are known now: rows have ratios to others
             self.memory_row(mode, n, got)
         for n in ranks:
             self.print_unusable(n)

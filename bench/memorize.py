@@ -143,8 +143,10 @@ def arguments():
 
 
 def call(args, *words, launch=()):
-    """Runs the program in the directory of the runs. Returns what it writes to stdout."""
-    done = subprocess.run([*launch, args.axonn, *map(str, words)], cwd=args.dir, capture_output=True, text=True)
+    """Runs the program in the directory of the runs. Returns what it writes to stdout: a text of tokens may begin or end within
+    a character."""
+    done = subprocess.run([*launch, args.axonn, *map(str, words)], cwd=args.dir, capture_output=True, encoding="utf-8",
+                          errors="replace")
     if done.returncode:
         sys.exit(f"axonn {' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stderr[-3000:]}")
     return done.stdout

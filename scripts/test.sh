@@ -41,11 +41,11 @@ seldom+='|ends_(stop|fail_all|kill|exit3|gpu_fail|message_deadlock|message_misma
 seldom+='|examples\.installed.*|scripts\.quickstart)$'
 
 # Without sanitizers these run among the campaigns only, because the dev build runs them: they test what is written, refused,
-# resumed or waited for, in code that no instruction set or number format changes. Other tests run that code in the release
+# or waited for, in code that no instruction set or number format changes. Other tests run that code in the release
 # build, too: docs.howto, scripts.quickstart and mpi.cli the verbs, tokenizers and files of data; train.ranks and mpi.signals
 # the ends and beginnings of runs; mpi.ends_fail, _leave, _deadlock and those of `seldom` the ends of jobs.
 once='^(cli\.(adapters|generate|job|plan|text)|token\.(chat|chat_own|chat_records|tokenizer|tokenizer_classes|tokenizer_files)'
-once+='|data\.(corpus|goldfish|mask|pack|sampler|shards|source)|train\.(resume|stop)'
+once+='|data\.(corpus|goldfish|mask|pack|sampler|shards|source)|train\.stop'
 once+='|mpi\.ends_(late|exit0|gpu_stop|group_(late|stop)|message_(late|leave)))$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1

@@ -538,15 +538,15 @@ const cli_verb verb_plan = {
     .details =
         "Prints, for one rank of each pipeline stage, the memory by class; and what a step computes and\n"
         "sends. These are the numbers that the run itself plans with and reports (mem_planned and\n"
-        "comm_bytes in metrics.jsonl; comm_wire_bytes if the ranks of a node are known: --machine, or\n"
-        "runtime.ranks_per_node). One process plans for any number of ranks; data and weights are\n"
-        "not opened, and nothing is written. runtime.device_memory is the limit of a rank: the largest\n"
-        "micro-batch within it is printed, or the keys that would make the run fit. With --machine the\n"
-        "memory of that machine's devices is the limit, more ranks than it has are an error, and the plan\n"
-        "says how long a step takes there: the step is replayed with the rates of the description.\n"
-        "With --top K, or grid=auto, it searches the layout (axes, their order, micro-batch, zero,\n"
-        "recomputation, offload, schedule) that takes the least time within the memory; the last line is\n"
-        "the command that runs the best.",
+        "comm_bytes in metrics.jsonl; comm_wire_bytes if the ranks of a node are known, by --machine or\n"
+        "runtime.ranks_per_node, and the host accesses device memory). One process plans for any number\n"
+        "of ranks; data and weights are not opened, and nothing is written. runtime.device_memory is the\n"
+        "limit of a rank: the largest micro-batch within it is printed, or the keys that would make the\n"
+        "run fit. With --machine the memory of that machine's devices is the limit, more ranks than it\n"
+        "has are an error, and the plan says how long a step takes there: the step is replayed with the\n"
+        "rates of the description. With --top K, or grid=auto, it searches the layout (axes, their order,\n"
+        "micro-batch, zero, recomputation, offload, schedule) that takes the least time within the\n"
+        "memory; the last line is the command that runs the best.",
     .examples = "axonn plan gpt.yaml\naxonn plan gpt.yaml grid.pipe=4 grid.data=16 train.recompute=full\n"
                 "axonn plan gpt.yaml --ranks 64 --machine perlmutter --top 10 --explain\n"
                 "axonn plan gpt.yaml --ranks 64 grid.z=64 --machine perlmutter --json",

@@ -16,6 +16,7 @@ Usage:  python3 bench/survey.py all --dir survey --torch venv/bin/python [--mode
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -76,12 +77,13 @@ class Failed(Exception):
 
 def end(process):
     """Ends the processes of a command's session: those that go on 30 s after SIGTERM are killed."""
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.communicate(timeout=30)  # until none has its output open
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    with contextlib.suppress(ProcessLookupError):  # if they have ended by themselves
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=30)  # until none has its output open
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def stop(number, _):

@@ -193,9 +193,9 @@ static ax_status changed_size(ax_encoder *e, const change *c, tok_place place, c
 }
 
 /* Sets e->now to the ends of the parts in `made`, the text that the change made of `text`. A part ends in
- * `made` after as many bytes as the change makes of the text before the part's end. To take time linear in
- * the text, this text is cut at `cut`, the last possible place, and `done` bytes are made of what is before.
- */
+ * `made` after as many bytes as the change makes of the text before the part's end. This text is
+ * cut at `cut`, the last possible place, and `done` bytes are made of what is before: so the time is linear
+ * in the text where its bytes divide it. */
 static ax_status move_bounds(ax_encoder *e, ax_buf *ends, const change *c, tok_place place, const char *text,
                              size_t n, const char *made, size_t n_made)
 {

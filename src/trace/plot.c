@@ -15,7 +15,8 @@ enum {
     BOTTOM = 48,
     NAME_MOST = 40, /* characters of a name in the legend */
     ENTRY_HEIGHT = 18,
-    INSIDE_MOST = 8 /* legends of more entries would hide curves: they have room of their own */
+    INSIDE_MOST = 8 /* legends of more entries would hide curves: they have room of their own, unless
+                       names are long */
 };
 
 typedef struct axis {

@@ -66,8 +66,8 @@ AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_histor
 AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *),
                                       const ax_history *runs, int n, ax_buf *out);
 enum { AX_HISTORY_COLOURS = 8 };
-/* Returns the colour of run i in all pictures. Colours repeat; lines of the same colour differ in their
- * dashes. */
+/* Returns the colour of run i in all pictures. Colours repeat after AX_HISTORY_COLOURS runs; then the
+ * smoothed lines and evaluations of ax_history_plot differ in their dashes. */
 const char *ax_history_colour(int i);
 /* Smooths a curve of n points with a moving interquartile mean, at `places` points that are spread evenly.
  * For point j of these, sets at[j] to its x value, and mean[j] to the mean of the middle half, by size, of

@@ -270,13 +270,13 @@ static void check_masks(const ax_train_run *run, const char *key, const ax_sourc
 }
 
 /* Records an error for each token file whose conversations were written by another template than
- * data.template. */
+ * data.template. Token files name a template that a tokenizer brings by its texts, not by its name. */
 static void check_templates(const ax_train_run *run, const char *key, const ax_sources *sources)
 {
     const char *wanted = run->config->data.chat_template;
     for (int i = 0; i < sources->n && wanted; i++) {
         const char *name = ax_data_describe(sources->data[i])->chat_template;
-        if (*name && strcmp(name, wanted))
+        if (*name && strcmp(name, ax_chat_name(run->inputs.chat)))
             ax_option_error(run->config->set, "data.template",
                             "%s of %s was built with template %s: build it again with --template %s, or set "
                             "data.template to %s",

@@ -519,6 +519,29 @@ static void checkpoints_carry_the_template(void **state)
     ends(2, "--template: alpaca.tok holds tokens", AXONN " eval alpaca --data alpaca.tok --template chatml");
 }
 
+/* A template that a tokenizer brings by name: token files name it by its text, data.template by its name. */
+static void templates_of_the_model_have_names(void **state)
+{
+    (void)state;
+#define WRITES(mark) "{% for m in messages %}{{ '" mark "' ~ m.role ~ ':' ~ m.content }}\\n{% endfor %}"
+    ends(0, NULL, "rm -rf named && cp -r tok named");
+    put("named/tokenizer_config.json",
+        "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
+        "\"" WRITES("d") "\"}, {\"name\": \"rag\", \"template\": \"" WRITES("r") "\"}]}");
+    ends(0, "rag", AXONN " data build --input qa.jsonl --tokenizer named --out rag.tok --template rag");
+    for (int text = 0; text < 2; text++) {
+        char command[256];
+        snprintf(command, sizeof command,
+                 "rm -rf by; " AXONN " train small.yaml run.dir=by data.tokenizer=named data.template=rag "
+                 "train.steps=1 data.train=%s data.valid=%s",
+                 text ? "qa.jsonl" : "rag.tok", text ? "qa.jsonl" : "rag.tok");
+        ends(0, "checkpoints will have the chat template own-", command);
+    }
+    ends(2, "rag.tok of data.train was built with template own-",
+         AXONN " train small.yaml run.dir=none data.tokenizer=named data.template=default data.train=rag.tok "
+               "data.valid=rag.tok");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +557,7 @@ int main(void)
         cmocka_unit_test(evaluation_counts_the_same_targets),
         cmocka_unit_test(evaluation_packs_documents),
         cmocka_unit_test(checkpoints_carry_the_template),
+        cmocka_unit_test(templates_of_the_model_have_names),
     };
     return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);
 }

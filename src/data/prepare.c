@@ -41,8 +41,10 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
     XXH3_64bits_update(state, template, strlen(template) + 1);
     bool fixed = false;
     const int64_t date = corpus->chat ? ax_chat_date(corpus->chat, &fixed) : -1;
-    if (!strncmp(template, "own-", 4)) /* earlier versions knew less of its markup */
+    if (!strncmp(template, "own-", 4)) { /* earlier versions knew less of its markup, and gave it nulls */
         XXH3_64bits_update(state, "markup of calls", sizeof "markup of calls");
+        XXH3_64bits_update(state, "no nulls", sizeof "no nulls");
+    }
     if (fixed && date >= 0) { /* earlier versions wrote it in the time zone */
         XXH3_64bits_update(state, &date, sizeof date);
         XXH3_64bits_update(state, "UTC", sizeof "UTC");

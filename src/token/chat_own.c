@@ -93,7 +93,7 @@ static bool is_usual(const json_t *message, const ax_chat_turn *turn)
             const char *value = json_string_value(member);
             role = value && (!strcmp(value, roles[turn->role]) || keeps_name(value));
             usual = role;
-        } else if (strcmp(name, "content") != 0) {
+        } else {
             usual = !json_is_null(member) && !is_reasoning(name);
         }
     }
@@ -101,7 +101,7 @@ static bool is_usual(const json_t *message, const ax_chat_turn *turn)
 }
 
 /* Copies a message, and gives its role and its reasoning the names that templates read. Members that are null
- * are left out but for the content, which templates compare with none. */
+ * are left out, as in transformers: many templates would write the content of a call as "None". */
 static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
 {
     const char *name;
@@ -114,7 +114,7 @@ static json_t *copy_message(const json_t *message, const ax_chat_turn *turn)
     {
         if (!strcmp(name, "role") && !keeps_name(json_string_value(member)))
             json_object_set_new(out, name, json_string(roles[turn->role]));
-        else if (!json_is_null(member) || !strcmp(name, "content"))
+        else if (!json_is_null(member))
             json_object_set(out, name, member);
     }
     if (reasoning)

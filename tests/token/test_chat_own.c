@@ -194,10 +194,13 @@ static void messages_are_handed_through(void **state)
         "[{'role': 'assistant', 'content': null, 'reasoning': 'r', 'weight': 0, 'tool_calls': [{'name': 'f', "
         "'arguments': {}}]}]",
         "~rr[{\"name\": \"f\", \"arguments\": {}}]");
-    expect(s, "{% for m in messages %}{{ m.content is none }}{{ m.name is defined }};{% endfor %}",
+    expect(s,
+           "{% for m in messages %}{{ m.content is defined }}{{ m.name is defined }}{{ m.role }}"
+           "{{ m.content }};{% endfor %}",
            "[{'role': 'assistant', 'content': null, 'name': null, 'weight': 0, 'tool_calls': [{'name': 'f', "
-           "'arguments': {}}]}]",
-           "TrueFalse;");
+           "'arguments': {}}]}, {'role': 'assistant', 'content': null, 'weight': 0, 'tool_calls': [{'name': "
+           "'f', 'arguments': {}}]}]",
+           "FalseFalseassistant;FalseFalseassistant;");
 }
 
 /* A date that is fixed is the same in each time zone. */

@@ -300,7 +300,7 @@ static bool has_template(const char *dir)
         ax_path_join(dir, "tokenizer_config.json", &path) == AX_OK &&
         ax_json_read_file(path, 0, &config) == AX_OK) {
         const json_t *templates = json_object_get(config, "chat_template");
-        found = json_is_string(templates) || json_array_size(templates);
+        found = json_is_string(templates) || json_array_size(templates) || json_object_size(templates);
     }
     free(path);
     json_decref(config);

@@ -333,11 +333,11 @@ static ax_status check_last(const ax_chat_turns *turns)
     return AX_OK;
 }
 
-/* Fails if there is no template. */
-static ax_status need_template(const ax_chat *chat)
+/* Fails if there is no template for the conversation. */
+static ax_status need_template(const ax_chat *chat, const ax_chat_turns *turns)
 {
     AX_CHECK(
-        !chat->broken.size, AX_ERR_USAGE,
+        !chat->broken.size || (chat->own && turns->tools), AX_ERR_USAGE,
         "the tokenizer's own chat_template cannot be used: %s; name the template to write conversations by "
         "with --template or data.template (%s)",
         chat->broken.data, ax_chat_names);
@@ -355,7 +355,7 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     out->plain = turns->plain && turns->n && !prompt;
     if (out->plain)
         return render_plain(chat, turns, out);
-    AX_TRY(need_template(chat));
+    AX_TRY(need_template(chat, turns));
     if (chat->own && prompt)
         AX_TRY(check_last(turns));
     if (chat->own)

@@ -113,17 +113,24 @@ static ax_status take_named_own(ax_chat *chat, const char *name)
     return AX_OK;
 }
 
+/* Appends the names of the tokenizer's templates, separated by commas, behind `before`; nothing if there are
+ * none. */
+static ax_status list_own(const ax_tokenizer *tok, const char *before, ax_buf *list)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(tok->templates, name, value)
+    {
+        AX_TRY(ax_buf_printf(list, "%s%s", before, name));
+        before = ", ";
+    }
+    return AX_OK;
+}
+
 static ax_status refuse_name(const ax_chat *chat, const char *name)
 {
     ax_buf list = {0};
-    const char *own;
-    json_t *value;
-    ax_status status = AX_OK;
-    json_object_foreach(chat->tok->templates, own, value)
-    {
-        if (status == AX_OK)
-            status = ax_buf_printf(&list, "%s%s", list.size ? ", " : "; the tokenizer brings ", own);
-    }
+    ax_status status = list_own(chat->tok, "; the tokenizer brings ", &list);
     if (status == AX_OK)
         status =
             ax_fail(AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s%s%s", name, ax_chat_names,
@@ -239,9 +246,29 @@ static ax_status choose_by_tokens(ax_chat *chat)
     return ax_buf_printf(&chat->origin, "chosen by the tokenizer's special tokens");
 }
 
+/* Several templates without a default: that of tools counts for conversations with tools, none for others. */
+static ax_status choose_without_default(ax_chat *chat)
+{
+    const char *tools = find_text(chat->tok, "tool_use");
+    if (tools) {
+        const ax_status status = take_own(chat, tools, NULL);
+        if (status == AX_ERR_DATA) /* concerns conversations only */
+            return ax_buf_printf(&chat->broken, "%s", ax_error_message());
+        AX_TRY(status);
+        AX_TRY(chat_jinja_describe(chat->own, "tool_use", &chat->origin));
+    }
+    AX_TRY(ax_buf_printf(&chat->broken, "no template of it is named default%s",
+                         tools ? ", and the conversation has no tools" : ""));
+    return list_own(chat->tok, "; the tokenizer brings ", &chat->broken);
+}
+
 static ax_status choose(ax_chat *chat)
 {
-    return ax_tokenizer_chat_template(chat->tok) ? choose_own(chat) : choose_by_tokens(chat);
+    const ax_tokenizer *tok = chat->tok;
+    return tok->template_fault               ? ax_buf_printf(&chat->broken, "%s", tok->template_fault)
+           : ax_tokenizer_chat_template(tok) ? choose_own(chat)
+           : tok->templates                  ? choose_without_default(chat)
+                                             : choose_by_tokens(chat);
 }
 
 static ax_status add_begin(ax_chat *chat)

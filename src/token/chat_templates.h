@@ -98,7 +98,8 @@ struct ax_chat {
     ax_ids guarded[2]; /* ids of tokens, special or not, that no text of a turn can contain, and of those that
                           only answers can contain */
     ax_buf origin;     /* how the template was chosen; empty: it was named */
-    ax_buf broken;     /* why the tokenizer's own template cannot be used; empty: it can */
+    ax_buf broken;     /* why the tokenizer's own template cannot be used; empty: it can. Where `own` is set,
+                          it is for conversations with tools only */
     char *jinja;       /* text of `own` */
 };
 

@@ -21,20 +21,6 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
 
 /* ---- the chat template --------------------------------------------------------------------------- */
 
-/* Returns the text of the member "chat_template". If the member is a list of named templates, returns the
- * template of this name. */
-static const char *find_template(const json_t *config, const char *wanted)
-{
-    const json_t *field = json_object_get(config, "chat_template");
-    for (size_t i = 0; i < json_array_size(field); i++) {
-        const json_t *item = json_array_get(field, i);
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && !strcmp(name, wanted))
-            return json_string_value(json_object_get(item, "template"));
-    }
-    return json_string_value(field);
-}
-
 enum { MOST_TEMPLATE_BYTES = 1 << 20 };
 
 /* Sets *text to the text of a template's file; NULL: there is no such file. AX_ERR_DATA if it is larger than
@@ -122,36 +108,47 @@ static ax_status list_templates(ax_tokenizer *tok)
     return set_config(tok, config);
 }
 
-/* Reads the templates that have files of their own, and count before those of tokenizer_config.json. */
-static ax_status read_templates(const char *dir, ax_tokenizer *tok)
+/* Drops the templates of tokenizer_config.json: those that have files of their own count. */
+static void drop_templates(ax_tokenizer *tok)
 {
-    char *text;
-    AX_TRY(read_template(dir, "chat_template.jinja", &text));
-    if (text && tok->chat_template && strcmp(text, tok->chat_template) != 0)
-        ax_log(AX_LOG_INFO,
-               "%s: chat_template.jinja differs from chat_template of tokenizer_config.json; the file "
-               "counts, as "
-               "in transformers",
-               dir);
-    if (text) {
-        free(tok->chat_template);
-        tok->chat_template = text;
-        tok->chat_template_apart = true;
-    }
-    if (text &&
-        json_object_size(
-            tok->templates)) /* the file counts, and not the text of this name in tokenizer_config.json */
-        AX_TRY(add_template(tok, "default", 7, text));
-    return read_more_templates(dir, tok);
+    free(tok->chat_template);
+    tok->chat_template = NULL;
+    json_decref(tok->templates);
+    tok->templates = NULL;
+    tok->template_fault = NULL;
+}
+
+/* Reads the templates that have files of their own, into a tokenizer without templates. */
+static ax_status read_files(const char *dir, ax_tokenizer *tok)
+{
+    AX_TRY(read_template(dir, "chat_template.jinja", &tok->chat_template));
+    tok->chat_template_apart = tok->chat_template;
+    AX_TRY(read_more_templates(dir, tok));
+    return tok->templates ? list_templates(tok) : AX_OK;
 }
 
 ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
 {
-    json_t *before = json_deep_copy(tok->templates);
-    ax_status status = read_templates(dir, tok);
-    if (status == AX_OK && tok->templates && !json_equal(tok->templates, before))
-        status = list_templates(tok);
-    json_decref(before);
+    ax_tokenizer files = {.config = tok->config, .config_size = tok->config_size};
+    ax_status status = read_files(dir, &files);
+    const bool found = files.chat_template || files.templates;
+    const bool others = tok->templates || tok->template_fault || (tok->chat_template && !files.chat_template);
+    if (status == AX_OK && found &&
+        (others || (tok->chat_template && strcmp(tok->chat_template, files.chat_template) != 0)))
+        ax_log(
+            AX_LOG_INFO,
+            "%s: %s differs from chat_template of tokenizer_config.json; the file counts, as in transformers",
+            dir, files.chat_template ? "chat_template.jinja" : "additional_chat_templates");
+    if (status == AX_OK && found) {
+        drop_templates(tok);
+        tok->chat_template = files.chat_template;
+        tok->templates = files.templates;
+        tok->chat_template_apart = files.chat_template_apart;
+    } else {
+        drop_templates(&files);
+    }
+    tok->config = files.config;
+    tok->config_size = files.config_size;
     return status;
 }
 
@@ -171,27 +168,53 @@ ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
 {
     char *text;
     AX_TRY(ax_strdup(jinja, &text));
-    free(tok->chat_template);
+    drop_templates(tok);
     tok->chat_template = text;
     tok->chat_template_apart = true;
-    json_decref(tok->templates);
-    tok->templates = NULL;
     return drop_template(tok);
 }
 
-/* Reads a list of templates, objects with "name" and "template". */
-static ax_status read_named_templates(const json_t *list, ax_tokenizer *tok)
+/* Makes an object, by name, of a list of templates, objects with "name" and "template", or of such an object.
+ * The last one of a name counts. NULL: it is neither, or has something else than texts. */
+static json_t *name_templates(const json_t *field)
 {
+    json_t *named = json_is_object(field)  ? json_copy((json_t *)field)
+                    : json_is_array(field) ? json_object()
+                                           : NULL;
     const json_t *item;
+    json_t *text;
+    const char *name;
     size_t i;
-    json_array_foreach(list, i, item)
+    bool good = true;
+    json_array_foreach(field, i, item)
     {
-        const char *called = json_string_value(json_object_get(item, "name"));
-        const char *text = json_string_value(json_object_get(item, "template"));
-        if (called && text)
-            AX_TRY(add_template(tok, called, strlen(called), text));
+        name = json_string_value(json_object_get(item, "name"));
+        text = json_object_get(item, "template");
+        good &= name && !json_object_set(named, name, text);
     }
-    return AX_OK;
+    json_object_foreach(named, name, text) { good &= json_is_string(text); }
+    if (!good) {
+        json_decref(named);
+        named = NULL;
+    }
+    return named;
+}
+
+/* Reads the member "chat_template": a text, or several by name. What is neither is a fault of conversations
+ * only. */
+static ax_status read_config_templates(const json_t *field, ax_tokenizer *tok)
+{
+    if (!field || json_is_null(field))
+        return AX_OK;
+    if (!json_is_string(field)) {
+        tok->templates = name_templates(field);
+        field = json_object_get(tok->templates, "default");
+        if (!tok->templates)
+            tok->template_fault =
+                "it is neither a text, nor texts by name (a list of objects with \"name\" and "
+                "\"template\"): correct tokenizer_config.json";
+    }
+    return field ? ax_strdup(json_string_value(field), &tok->chat_template) : AX_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------- */
@@ -206,10 +229,7 @@ ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer
     const json_t *bos = json_object_get(config, "bos_token");
     const char *name = json_string_value(json_is_object(bos) ? json_object_get(bos, "content") : bos);
     tok->bos = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
-    const char *chat_template = find_template(config, "default");
-    if (chat_template)
-        AX_TRY(ax_strdup(chat_template, &tok->chat_template));
-    AX_TRY(read_named_templates(json_object_get(config, "chat_template"), tok));
+    AX_TRY(read_config_templates(json_object_get(config, "chat_template"), tok));
     if (!tok->config)
         AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
     return AX_OK;

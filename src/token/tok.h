@@ -225,8 +225,9 @@ typedef struct tok_tree {
 struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
-    char *chat_template; /* Jinja, or NULL */
-    json_t *templates;   /* by name, where there are several: an object of texts; or NULL */
+    char *chat_template;        /* Jinja, or NULL */
+    json_t *templates;          /* by name, where there are several: an object of texts; or NULL */
+    const char *template_fault; /* why chat_template of tokenizer_config.json is none; or NULL */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
@@ -283,12 +284,13 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, const char *dir, char *json
 AX_MUST_CHECK ax_status tok_add_beside(const char *where, const char *dir, json_t *root, json_t *config,
                                        ax_tokenizer *tok);
 /* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:
- * sets tok->eos, tok->bos, tok->split_specials, tok->chat_template and tok->templates. `config` is NULL
+ * sets tok->eos, tok->bos, tok->split_specials, and the chat template or templates. `config` is NULL
  * if there is no such file; tok->config is then set to a text for such a file, to be saved with checkpoints.
  */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
-/* Reads chat_template.jinja of `dir`, if there is one. It replaces the chat template of
- * tokenizer_config.json. AX_ERR_DATA: the file cannot be read, or is larger than 1 MiB. */
+/* Reads chat_template.jinja of `dir` and the files of additional_chat_templates, if there are any. They
+ * replace all chat templates of tokenizer_config.json. AX_ERR_DATA: the file cannot be read, or is larger
+ * than 1 MiB. */
 AX_MUST_CHECK ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);

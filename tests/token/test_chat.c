@@ -358,9 +358,8 @@ static void a_tokenizer_has_its_own_template(void **state)
     } cases[] = {
         {"{}", NULL, "chatml", tokens},
         {"{'chat_template': '### Instruction: ### Response:'}", NULL, NULL, "### Instruction: ### Response:"},
-        {"{'chat_template': [{'name': 'tool_use', 'template': '### Instruction: ### Response:'}]}", NULL,
-         "chatml", tokens},
-        {"{'chat_template': 3}", NULL, "chatml", tokens},
+        {"{'chat_template': null}", NULL, "chatml", tokens},
+        {"{'chat_template': 3}", NULL, "", "cannot be used: it is neither a text, nor texts by name"},
         {"{'chat_template': '<start_of_turn>'}", NULL, NULL, "<start_of_turn>"},
         {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, NULL, "<|start_header_id|> <|eot_id|>"},
         {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "[INST] <<SYS>> [/INST]"},

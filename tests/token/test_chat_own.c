@@ -15,11 +15,11 @@ static ax_tokenizer *load(scratch *s, const char *jinja)
     return tok;
 }
 
-/* Returns what the template writes for a record (JSON with single quotes), with targets in brackets and "~"
- * before text of the conversation; or the error. The caller frees it. */
-static char *write_record(scratch *s, const char *jinja, const char *record, bool prompt)
+/* Returns what the tokenizer's template writes for a record (JSON with single quotes), with targets in
+ * brackets and "~" before text of the conversation; or the error. Destroys the tokenizer; the caller frees
+ * the text. */
+static char *write_with(ax_tokenizer *tok, const char *record, bool prompt)
 {
-    ax_tokenizer *tok = load(s, jinja);
     ax_chat *chat;
     ax_chat_turns turns = {0};
     ax_chat_text text = {0};
@@ -49,6 +49,11 @@ static char *write_record(scratch *s, const char *jinja, const char *record, boo
     ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);
     return out.data;
+}
+
+static char *write_record(scratch *s, const char *jinja, const char *record, bool prompt)
+{
+    return write_with(load(s, jinja), record, prompt);
 }
 
 static void expect(scratch *s, const char *jinja, const char *record, const char *wanted)
@@ -454,8 +459,9 @@ static void named_templates_are_saved(void **state)
     ax_tokenizer_destroy(&tok);
     put_text(s, "chatml-tok/tokenizer_config.json",
              "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}, {\"name\": \"rag\", "
-             "\"template\": \"r{{ messages }}\"}, {\"name\": \"tool_use\", \"template\": \"replaced\"}]}");
+             "\"template\": \"replaced\"}, {\"name\": \"tool_use\", \"template\": \"replaced\"}]}");
     OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+    put_text(s, "chatml-tok/additional_chat_templates/rag.jinja", "r{{ messages }}");
     put_text(s, "chatml-tok/additional_chat_templates/tool_use.jinja", "t{{ messages }}");
     OK(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok));
     OK(ax_tokenizer_save(tok, in_scratch(s, "saved")));
@@ -480,6 +486,62 @@ static void named_templates_are_saved(void **state)
     ax_tokenizer_destroy(&again);
 }
 
+/* Which of several templates counts, as transformers 5.24 decides. */
+static void templates_count_as_in_transformers(void **state)
+{
+#define NAMED(name, text) "{'name': '" name "', 'template': '" text "{{ messages | length }}'}"
+#define NO_DEFAULT "no template of it is named default"
+    static const struct {
+        const char *config, *file, *rag; /* chat_template of the configuration; texts of files */
+        const char *plain, *tools;       /* what is written for a conversation without and with tools */
+    } cases[] = {
+        {"[" NAMED("default", "a") ", " NAMED("default", "d") ", " NAMED("tool_use", "t") "]", NULL, NULL,
+         "d1", "t1"},
+        {"{'default': 'd', 'tool_use': 't'}", NULL, NULL, "d", "t"},
+        {"{'default': 'd'}", NULL, NULL, "d", "d"},
+        {"[" NAMED("rag", "r") ", " NAMED("tool_use", "t") "]", NULL, NULL,
+         NO_DEFAULT
+         ", and the conversation has no tools; the tokenizer brings rag, tool_use; name the template",
+         "t1"},
+        {"[" NAMED("rag", "r") "]", NULL, NULL, NO_DEFAULT "; the tokenizer brings rag;",
+         NO_DEFAULT "; the tokenizer brings rag;"},
+        {"[]", NULL, NULL, NO_DEFAULT "; name", NO_DEFAULT "; name"},
+        {"7", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
+        {"[{'template': 'd'}]", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
+        {"{'default': 7}", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
+        {"7", "f", NULL, "f", "f"},
+        {"[" NAMED("default", "d") ", " NAMED("tool_use", "t") "]", "f", NULL, "f", "f"},
+        {"[" NAMED("default", "d") ", " NAMED("tool_use", "t") "]", "f", "r", "f", "f"},
+        {"'d'", NULL, "r", NO_DEFAULT "; the tokenizer brings rag;", NO_DEFAULT},
+    };
+    static const char user[] = "'messages': [{'role': 'user', 'content': 'a'}]";
+    scratch *s = *state;
+    for (size_t i = 0; i < 2 * AX_COUNT(cases); i++) {
+        ax_tokenizer *tok;
+        char text[512], record[256];
+        const char *path = put_chatml(s), *wanted = i % 2 ? cases[i / 2].tools : cases[i / 2].plain;
+        const char *texts[] = {cases[i / 2].file, cases[i / 2].rag};
+        static const char *const files[] = {"chatml-tok/chat_template.jinja",
+                                            "chatml-tok/additional_chat_templates/rag.jinja"};
+        snprintf(text, sizeof text, "{'chat_template': %s}", cases[i / 2].config);
+        set_quotes(text);
+        put_text(s, "chatml-tok/tokenizer_config.json", text);
+        OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+        for (size_t k = 0; k < AX_COUNT(files); k++) {
+            (void)remove(in_scratch(s, files[k]));
+            if (texts[k])
+                put_text(s, files[k], texts[k]);
+        }
+        snprintf(record, sizeof record, "{%s%s}", user,
+                 i % 2 ? ", 'tools': [{'type': 'function', 'function': {'name': 'f'}}]" : "");
+        OK(ax_tokenizer_load(path, &tok));
+        char *written = write_with(tok, record, false);
+        if (strlen(wanted) < 3 ? strcmp(written, wanted) != 0 : !strstr(written, wanted))
+            fail_msg("%s with tools %zu: \"%s\", not \"%s\"", cases[i / 2].config, i % 2, written, wanted);
+        free(written);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -495,6 +557,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(named_templates_are_saved, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(templates_count_as_in_transformers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
                                         files_teardown),
         cmocka_unit_test_setup_teardown(unreached_tokens_are_markup, files_setup, files_teardown),

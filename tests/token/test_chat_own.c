@@ -132,6 +132,8 @@ static void answers_that_cannot_be_told_are_refused(void **state)
         "before it otherwise");
     expect_refused(s, "{{ raise_exception('no ' ~ messages[0].role) }}", two,
                    "chat_template:1: the template refuses the conversation: no user");
+    expect_refused(s, "{{ raise_exception('a\\x1b]0;b\\x07\\n\\x7f\\u009bé' ~ messages[0].role) }}", two,
+                   "refuses the conversation: a\\x1b]0;b\\x07\\n\\x7f\\x9béuser");
     expect_refused(s, "{% if false %}x{% endif %}", two, "writes nothing for the conversation");
 }
 

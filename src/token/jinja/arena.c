@@ -12,14 +12,34 @@ struct chunk {
     _Alignas(max_align_t) char data[];
 };
 
+/* Copies a text with escapes in place of control characters: texts of strangers must not steer a terminal. */
+static void escape(const char *text, char *out, size_t size)
+{
+    enum { LONGEST = 5 };
+    const char *end = out + size - LONGEST;
+    while (*text && out < end) {
+        const unsigned char c = (unsigned char)*text++, next = (unsigned char)*text;
+        const bool wide = c == 0xc2 && next >= 0x80 && next < 0xa0;
+        if (c == '\n')
+            out += sprintf(out, "\\n");
+        else if (c < 0x20 || c == 0x7f || wide)
+            out += sprintf(out, "\\x%02x", wide ? next : c);
+        else
+            *out++ = (char)c;
+        text += wide;
+    }
+    *out = 0;
+}
+
 void jx_fail(jx *e, const char *fmt, ...)
 {
-    char message[2048];
+    char message[2048], shown[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    (void)ax_fail(AX_ERR_DATA, "%s:%d: %s", e->where, e->line, message);
+    escape(message, shown, sizeof shown);
+    (void)ax_fail(AX_ERR_DATA, "%s:%d: %s", e->where, e->line, shown);
     longjmp(*e->out, 1);
 }
 

@@ -338,9 +338,9 @@ static ax_status need_template(const ax_chat *chat, const ax_chat_turns *turns)
 {
     AX_CHECK(
         !chat->broken.size || (chat->own && turns->tools), AX_ERR_USAGE,
-        "the tokenizer's own chat_template cannot be used: %s; name the template to write conversations by "
-        "with --template or data.template (%s)",
-        chat->broken.data, ax_chat_names);
+        "the tokenizer's own chat_template cannot be used: %s; correct %s, or name the template to write "
+        "conversations by with --template or data.template (%s)",
+        chat->broken.data, chat->tok->template_file ? chat->tok->template_file : "it", ax_chat_names);
     AX_CHECK(
         chat->template || chat->own, AX_ERR_USAGE,
         "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <xxhash.h>
 
+#define WRITES_NOTHING "the model's chat_template writes nothing for the conversation"
+
 struct chat_jinja {
     ax_jinja *text, *tools; /* tools: for conversations with tools; NULL: `text` */
     json_t *tokens;         /* bos_token and the like, for the context */
@@ -538,7 +540,7 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     if (status == AX_OK)
         status = write_first(own, context, n, prompt, own->cuts.cut ? &own->cuts : NULL, all);
     if (status == AX_OK && !all->text.size)
-        status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
+        status = ax_fail(AX_ERR_DATA, WRITES_NOTHING);
     if (status == AX_OK && !prompt)
         status = marks && !all->lost ? find_marked(message, n, all, &answers)
                                      : find_answers(tok, own, turns, number, context, all, &answers);
@@ -580,7 +582,8 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
 /* ---- creation ---------------------------------------------------------------------------------------- */
 
 /* Finds the token that ends an answer, and what stands before it, from a short conversation. A template that
- * refuses this conversation ends answers with the end-of-text token. */
+ * refuses this conversation ends answers with the end-of-text token. AX_ERR_DATA: the template is at fault
+ * whatever the conversation. */
 static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
 {
     static const char answer[] = "Answer.";
@@ -595,8 +598,11 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     const ax_status status = write_first(own, context, AX_COUNT(turn), false, NULL, text);
     json_decref(context);
     const written whole = {text, text, text->text.size, text->text.size, text->text.size, text->n_parts};
+    if (status == AX_ERR_MEMORY || text->own_fault)
+        return status;
+    AX_CHECK(status != AX_OK || text->text.size, AX_ERR_DATA, WRITES_NOTHING);
     if (status != AX_OK || !find_message(&whole, 2, &at))
-        return status == AX_ERR_MEMORY ? status : AX_OK;
+        return AX_OK;
     const char *rest = text->text.data + at.end;
     size_t n = 0;
     const tok_added *end = first_token(tok, rest, text->text.size - at.end, &n);

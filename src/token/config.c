@@ -149,6 +149,12 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
     }
     tok->config = files.config;
     tok->config_size = files.config_size;
+    if (status == AX_OK && !tok->template_file)
+        status = ax_path_join(dir,
+                              !found               ? "tokenizer_config.json"
+                              : tok->chat_template ? "chat_template.jinja"
+                                                   : "additional_chat_templates",
+                              &tok->template_file);
     return status;
 }
 
@@ -212,7 +218,7 @@ static ax_status read_config_templates(const json_t *field, ax_tokenizer *tok)
         if (!tok->templates)
             tok->template_fault =
                 "it is neither a text, nor texts by name (a list of objects with \"name\" and "
-                "\"template\"): correct tokenizer_config.json";
+                "\"template\")";
     }
     return field ? ax_strdup(json_string_value(field), &tok->chat_template) : AX_OK;
 }

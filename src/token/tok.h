@@ -227,6 +227,7 @@ struct ax_tokenizer {
     size_t json_size, config_size;
     char *chat_template;        /* Jinja, or NULL */
     json_t *templates;          /* by name, where there are several: an object of texts; or NULL */
+    char *template_file;        /* of the chat template, for messages; or NULL */
     const char *template_fault; /* why chat_template of tokenizer_config.json is none; or NULL */
 
     tok_piece *pieces; /* [n_ids], indexed by id */

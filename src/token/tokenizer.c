@@ -62,6 +62,7 @@ void ax_tokenizer_destroy(ax_tokenizer **tok)
     free(t->json);
     free(t->config);
     free(t->chat_template);
+    free(t->template_file);
     json_decref(t->templates);
     free(t);
     *tok = NULL;

@@ -134,7 +134,41 @@ static void answers_that_cannot_be_told_are_refused(void **state)
                    "chat_template:1: the template refuses the conversation: no user");
     expect_refused(s, "{{ raise_exception('a\\x1b]0;b\\x07\\n\\x7f\\u009bé' ~ messages[0].role) }}", two,
                    "refuses the conversation: a\\x1b]0;b\\x07\\n\\x7f\\x9béuser");
-    expect_refused(s, "{% if false %}x{% endif %}", two, "writes nothing for the conversation");
+    expect_refused(s, "{% for m in messages[2:] %}x{% endfor %}", "[{'role': 'user', 'content': 'a'}]",
+                   "writes nothing for the conversation");
+}
+
+/* What a template does wrong whatever the conversation is no fault of records: no number of these may be left
+ * out for it. */
+static void faults_of_templates_are_no_faults_of_records(void **state)
+{
+    static const struct {
+        const char *jinja, *why;
+    } cases[] = {
+        {"\n{{ foo(1) }}", "chat_template:2: \"foo\" is not defined"},
+        {"{{ 1 / 0 }}", "a division by zero"},
+        {"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(0) }}", "parts inside each other"},
+        {"{% for i in range(90000) %}{% for k in range(90000) %}{% endfor %}{% endfor %}",
+         "takes more steps"},
+        {"{% for i in range(100000000000) %}{% endfor %}", "a range has more than"},
+        {"{{ 'x' * 1000000000 }}", "than the size of the conversation allows"},
+        {"", "writes nothing"},
+        {"{% if false %}x{% endif %}", "writes nothing"},
+    };
+    ax_chat_turn turn = {.role = AX_CHAT_USER, .text = "a", .size = 1};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_tokenizer *tok = load(*state, cases[i].jinja);
+        ax_chat *chat;
+        ax_chat_text text = {0};
+        OK(ax_chat_create(tok, NULL, &chat));
+        FAILS(AX_ERR_USAGE, cases[i].why,
+              ax_chat_render(chat, &(ax_chat_turns){.turn = &turn, .n = 1}, false, &text));
+        assert_non_null(strstr(ax_error_message(), "; correct "));
+        assert_non_null(strstr(ax_error_message(), "/chat_template.jinja, or name the template"));
+        ax_chat_text_fini(&text);
+        ax_chat_destroy(&chat);
+        ax_tokenizer_destroy(&tok);
+    }
 }
 
 static void marks_are_the_targets(void **state)
@@ -502,12 +536,11 @@ static void templates_count_as_in_transformers(void **state)
         {"{'default': 'd', 'tool_use': 't'}", NULL, NULL, "d", "t"},
         {"{'default': 'd'}", NULL, NULL, "d", "d"},
         {"[" NAMED("rag", "r") ", " NAMED("tool_use", "t") "]", NULL, NULL,
-         NO_DEFAULT
-         ", and the conversation has no tools; the tokenizer brings rag, tool_use; name the template",
+         NO_DEFAULT ", and the conversation has no tools; the tokenizer brings rag, tool_use; correct ",
          "t1"},
         {"[" NAMED("rag", "r") "]", NULL, NULL, NO_DEFAULT "; the tokenizer brings rag;",
          NO_DEFAULT "; the tokenizer brings rag;"},
-        {"[]", NULL, NULL, NO_DEFAULT "; name", NO_DEFAULT "; name"},
+        {"[]", NULL, NULL, NO_DEFAULT "; correct ", NO_DEFAULT "; correct "},
         {"7", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
         {"[{'template': 'd'}]", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
         {"{'default': 7}", NULL, NULL, "it is neither a text, nor texts by name", "it is neither"},
@@ -550,6 +583,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_follow_their_prompt, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(answers_change_when_turns_follow, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(faults_of_templates_are_no_faults_of_records, files_setup,
+                                        files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(fixed_dates_have_no_time_zone, files_setup, files_teardown),

@@ -31,22 +31,39 @@ static void escape(const char *text, char *out, size_t size)
     *out = 0;
 }
 
-void jx_fail(jx *e, const char *fmt, ...)
+static void say(jx *e, const char *fmt, va_list args)
 {
     char message[2048], shown[4096];
-    va_list args;
-    va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
     escape(message, shown, sizeof shown);
     (void)ax_fail(AX_ERR_DATA, "%s:%d: %s", e->where, e->line, shown);
+}
+
+void jx_fail(jx *e, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say(e, fmt, args);
+    va_end(args);
+    e->own_fault = false;
+    longjmp(*e->out, 1);
+}
+
+void jx_fail_own(jx *e, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    say(e, fmt, args);
+    va_end(args);
+    e->own_fault = true;
     longjmp(*e->out, 1);
 }
 
 void jx_too_long(jx *e)
 {
-    jx_fail(e, "the template takes more steps than the size of the conversation allows: a loop in it has no "
-               "end, or runs too often");
+    jx_fail_own(e,
+                "the template takes more steps than the size of the conversation allows: a loop in it has no "
+                "end, or runs too often");
 }
 
 static void out_of_memory(jx *e)
@@ -61,8 +78,8 @@ void *jx_chunk(jx *e, size_t n)
     arena *a = e->arena;
     const size_t room = n > CHUNK / 4 ? n : CHUNK;
     if (room > a->most - a->used)
-        jx_fail(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",
-                a->most >> 20);
+        jx_fail_own(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",
+                    a->most >> 20);
     struct chunk *c = malloc(sizeof *c + room);
     if (!c)
         out_of_memory(e);
@@ -142,8 +159,8 @@ const char *jx_intern(jx *e, name_table *names, const char *text, size_t n)
 void jbuf_add(jx *e, jbuf *b, const char *text, size_t n)
 {
     if (b->n + n > e->most_text)
-        jx_fail(e, "the template writes more text than the size of the conversation allows (%zu MiB)",
-                e->most_text >> 20);
+        jx_fail_own(e, "the template writes more text than the size of the conversation allows (%zu MiB)",
+                    e->most_text >> 20);
     if (b->n + n > b->capacity) {
         const size_t capacity = 2 * b->capacity > b->n + n ? 2 * b->capacity : b->n + n + 32;
         char *more = jx_room(e, capacity);

@@ -92,7 +92,7 @@ jv call_value(jx *e, jv callee, const jargs *a)
         out = run_loop(e, callee.loop->outer, callee.loop->node, a->v[0], callee.loop->depth + 1);
         break;
     case J_UNDEFINED:
-        jx_fail(e, "%s", undefined_text(e, callee));
+        (callee.of == 1 ? jx_fail_own : jx_fail)(e, "%s", undefined_text(e, callee));
     default:
         jx_fail(e, "a %s cannot be called", kind_name(callee));
     }
@@ -217,7 +217,7 @@ static jv g_range(jx *e, jv self, const jargs *a)
         jx_fail(e, "the step of a range is 0");
     for (int64_t i = first; step > 0 ? i < last : i > last;) {
         if (list->n == MOST)
-            jx_fail(e, "a range has more than %d numbers", MOST);
+            jx_fail_own(e, "a range has more than %d numbers", MOST);
         list_add(e, list, jv_int(i));
         if (__builtin_add_overflow(i, step, &i))
             break;

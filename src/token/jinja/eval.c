@@ -28,7 +28,7 @@ static jv integers(jx *e, char op, int64_t a, int64_t b)
         break;
     default: /* D, %: towards minus infinity */
         if (!b)
-            jx_fail(e, "a division by zero");
+            jx_fail_own(e, "a division by zero");
         over = a == INT64_MIN && b == -1;
         if (!over) {
             const int64_t rest = a % b, less = rest && (rest < 0) != (b < 0);
@@ -43,7 +43,7 @@ static jv integers(jx *e, char op, int64_t a, int64_t b)
 static jv reals(jx *e, char op, double a, double b)
 {
     if (!b && (op == '/' || op == 'D' || op == '%'))
-        jx_fail(e, "a division by zero");
+        jx_fail_own(e, "a division by zero");
     const double rest = op == '%' || op == 'D' ? fmod(a, b) : 0;
     const bool less = rest && (rest < 0) != (b < 0);
     return jv_real(op == '+'   ? a + b

@@ -270,6 +270,7 @@ struct jx {
     struct undo *undo;
     size_t n_undo, undo_capacity;
     bool captured;     /* in a macro or a block whose text is a value */
+    bool own_fault;    /* it failed by jx_fail_own */
     bool lost;         /* a block {% generation %} was there */
     bool aside;        /* in a side run */
     bool reached;      /* aside: the state at the loop that is sought is that of the whole conversation */
@@ -284,6 +285,8 @@ enum { JX_DEPTH = 400 };
 
 /* Fails with AX_ERR_DATA and "WHERE:LINE: MESSAGE". */
 void jx_fail(jx *e, const char *fmt, ...) AX_PRINTF(2, 3) __attribute__((noreturn));
+/* The same for what a template does wrong itself, whatever it is given. */
+void jx_fail_own(jx *e, const char *fmt, ...) AX_PRINTF(2, 3) __attribute__((noreturn));
 void jx_too_long(jx *e) __attribute__((noreturn));
 /* Counts work: one step, and one for 64 bytes. */
 static inline void jx_charge(jx *e, size_t bytes)
@@ -296,7 +299,7 @@ static inline void jx_charge(jx *e, size_t bytes)
 static inline void jx_enter(jx *e)
 {
     if (++e->depth > JX_DEPTH)
-        jx_fail(e, "more than %d parts inside each other", JX_DEPTH);
+        jx_fail_own(e, "more than %d parts inside each other", JX_DEPTH);
 }
 static inline void jx_leave(jx *e) { e->depth--; }
 

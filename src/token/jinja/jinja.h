@@ -51,8 +51,10 @@ typedef struct ax_jinja_part {
 typedef struct ax_jinja_text {
     ax_buf text, parts; /* parts: ax_jinja_part[n_parts] */
     size_t n_parts;
-    ax_buf memory; /* temporary, for rendering */
-    bool lost;     /* a block {% generation %} became a value, as in a macro: its text is not marked */
+    ax_buf memory;  /* temporary, for rendering */
+    bool lost;      /* a block {% generation %} became a value, as in a macro: its text is not marked */
+    bool own_fault; /* the rendering failed by what the template does whatever it is given: it calls a
+                       function that is not there, divides by zero, or takes more than it may */
 } ax_jinja_text;
 void ax_jinja_text_fini(ax_jinja_text *text);
 

@@ -607,7 +607,7 @@ ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, 
 {
     jx *e;
     out->text.size = out->parts.size = out->n_parts = 0;
-    out->lost = false;
+    out->lost = out->own_fault = false;
     AX_TRY(ax_calloc(1, sizeof *e, &e));
     arena memory = {.most = SIZE_MAX};
     *e = (jx){.arena = &memory,
@@ -625,6 +625,7 @@ ax_status ax_jinja_render_cuts(const ax_jinja *template, const json_t *context, 
     if (status == AX_OK)
         status = take_tails(e);
     out->lost = e->lost;
+    out->own_fault = status != AX_OK && e->own_fault;
     keep_size(&out->memory, &memory);
     arena_fini(&memory);
     free(e);

@@ -86,8 +86,8 @@ jstr *js_cat(jx *e, jstr *a, jstr *b)
     if (!a->n || !b->n)
         return a->n ? a : b;
     if (a->n + b->n > e->most_text)
-        jx_fail(e, "the template writes more text than the size of the conversation allows (%zu MiB)",
-                e->most_text >> 20);
+        jx_fail_own(e, "the template writes more text than the size of the conversation allows (%zu MiB)",
+                    e->most_text >> 20);
     if (b->depth == DEPTH)
         js_data(e, b);
     jstr *s = jx_alloc(e, sizeof *s);

@@ -118,7 +118,8 @@ bool corpus_next_unit(ax_corpus *corpus, corpus_unit *unit);
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
 /* Reads a unit, passes its documents to `take`, in order, and releases its memory. Sets *omitted to what was
- * left out. Thread-safe if each thread has its own `scratch`, which is reused from call to call. */
+ * left out. Thread-safe if each thread has its own `scratch`, which is reused from call to call.
+ * AX_ERR_SIGNAL: a signal arrived, which is seen between records. */
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 

@@ -184,6 +184,7 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
 {
     json_t *object;
     bool broken;
+    AX_CHECK(!ax_signal_noted(), AX_ERR_SIGNAL, "the reading of %s was stopped by a signal", r->file->path);
     if (parse_record(NULL, text, bytes, &object, &broken) != AX_OK) {
         if (r->guessed)
             r->omitted->file_why = "is not valid JSON";

@@ -363,6 +363,15 @@ static void bad_conversations(void **state)
         assert_int_equal(report.train.documents, 39);
         OK(ax_remove_tree(o.output));
     }
+    /* A signal acts between records, not only between units of many. */
+    int64_t first;
+    ax_data_build_options o = {.corpus = {.inputs = paths, .n_inputs = 2, .chat = chat, .bad_lines = 24},
+                               .tokenizer = tok,
+                               .output = in_scratch(s, "out.tok")};
+    (void)ax_signal_again(&first);
+    FAILS(AX_ERR_SIGNAL, "was stopped by a signal", ax_data_build(&o, NULL));
+    ax_signal_forget();
+    assert_false(ax_path_exists(o.output));
     ax_buf_fini(&file);
     ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);

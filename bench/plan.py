@@ -7,7 +7,8 @@
   hosts  every grid over x, y, z and data of 4 emulated hosts x 2 ranks (scripts/hosts.sh; needs root) for the models of
          bench/hosts.py grids: how well the plan's times order those measured. Kernels are described by two ranks that have the
          two cores for themselves; eight ranks share them, so each has a quarter of their rates. Collectives are described on
-         the hosts
+         the hosts. With --sleep ranks sleep for the time of their kernels (axonn bench step --sleep), as if each had a core of
+         its own with these rates
   pipe   12 schedules of pipelines on emulated hosts, whose stages sleep (axonn bench pipe): message size, slack, postpone
 
 A unit of work takes some seconds. What is done is kept in --work, and the same command goes on from there: with --seconds it
@@ -237,9 +238,15 @@ def describe_hosts(args, collective):
 
 def join_descriptions(args):
     described = blocks(args.work / "hosts.yaml")
+    if args.sleep:
+        described["links"] = re.sub(r" +(occupies|busy): .*\n", "", described["links"])
     for model in hosts.MODELS:
         described["device"] = (args.work / f"device-{model}.yaml").read_text()
-        (args.work / f"machine-{model}.yaml").write_text("".join(described.values()))
+        machine_of(args, model).write_text("".join(described.values()))
+
+
+def machine_of(args, model):
+    return args.work / f"machine-{model}{'-sleep' if args.sleep else ''}.yaml"
 
 
 def words_of(grid, batch):
@@ -249,8 +256,9 @@ def words_of(grid, batch):
 
 
 def step_on_hosts(args, model, grid):
+    more = ["--sleep", machine_of(args, model)] if args.sleep else []
     return last_json(run([hosts.HOSTS, "run", PER_HOST, args.axonn, "bench", "step", args.work / f"{model}.yaml",
-                          *words_of(grid, hosts.MODELS[model][1]), "--warm-up", 1, "--steps", args.steps, "--json"]))["median"]
+                          *words_of(grid, hosts.MODELS[model][1]), *more, "--warm-up", 1, "--steps", args.steps, "--json"]))["median"]
 
 
 def ranking(args, work):
@@ -258,24 +266,27 @@ def ranking(args, work):
     for model, (text, _batch) in hosts.MODELS.items():
         (args.work / f"{model}.yaml").write_text(
             f"model: {text}\ndata: {{mask_documents: false}}\ntrain: {{precision: {args.precision}}}\nthreads: 1\n")
-    units = [("kernels", lambda: describe_kernels(args))]
-    units += [(c, lambda c=c: describe_hosts(args, c)) for c in ("message", "all_reduce", "all_gather", "reduce_scatter")]
-    units += [(f"{model} {g} {at}", lambda model=model, g=g: step_on_hosts(args, model, g))
-              for at in range(args.rounds) for model in models for g in GRIDS]
+    how = "sleep " if args.sleep else ""
+    described = [("kernels", lambda: describe_kernels(args))]
+    described += [(c, lambda c=c: describe_hosts(args, c)) for c in ("message", "all_reduce", "all_gather", "reduce_scatter")]
+    steps = [(f"{how}{model} {g} {at}", lambda model=model, g=g: step_on_hosts(args, model, g))
+             for at in range(args.rounds) for model in models for g in GRIDS]
     run([hosts.HOSTS, "up", HOSTS, args.rate])
     try:
-        work.all(units)
+        work.all(described)
+        join_descriptions(args)
+        work.all(steps)
     finally:
         run([hosts.HOSTS, "down"])
-    join_descriptions(args)
     for model in models:
-        print_ranking(args, model, {g: spread([work.done[f"{model} {g} {at}"] for at in range(args.rounds)]) for g in GRIDS})
+        print_ranking(args, model,
+                      {g: spread([work.done[f"{how}{model} {g} {at}"] for at in range(args.rounds)]) for g in GRIDS})
 
 
 def print_ranking(args, model, measured):
     batch = hosts.MODELS[model][1]
     planned = {g: last_json(run([args.axonn, "plan", args.work / f"{model}.yaml", *words_of(g, batch), "--machine",
-                                 args.work / f"machine-{model}.yaml", "--json"]))["step_ms"] for g in measured}
+                                 machine_of(args, model), "--json"]))["step_ms"] for g in measured}
     print(f"\n**{model}**\n\n| x | y | z | data | measured, s | planned, s | error |\n|---|---|---|---|---|---|---|")
     fastest = sorted(measured, key=lambda g: measured[g][0])
     for g in fastest:
@@ -340,6 +351,7 @@ def main():
     p.add_argument("--models", default="wide,deep", help="hosts: of wide, deep; default both")
     p.add_argument("--rate", default="1gbit", help="of each host's link (default 1gbit)")
     p.add_argument("--precision", default="bf16", choices=["fp32", "bf16"], help="hosts: default bf16")
+    p.add_argument("--sleep", action="store_true", help="hosts: ranks sleep for the time of their kernels")
     p.add_argument("--seconds", type=float, default=1e9, help="stop after this time, between two units of work")
     p.add_argument("--work", default=str(ROOT / "build" / "plan"), help="folder of what is done (default build/plan)")
     p.add_argument("--others", type=float, default=0.02, help="share of the processors' time that other programs may take "

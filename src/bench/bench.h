@@ -18,6 +18,23 @@ bench_memory bench_memory_of(const ax_ctx *ctx, const ax_memory *planned);
 /* Prints it to stdout, and ends the line: "1 MiB planned, 1 MiB allocated, 3 MiB taken at most". */
 void bench_memory_print(const bench_memory *memory);
 
+/* A device whose kernels sleep for the time that a machine's description gives for them
+ * (ax_machine_kernel_seconds), and compute nothing: memory keeps what it has. Copies and communication are
+ * real. */
+typedef struct bench_sleep {
+    const ax_machine *machine; /* borrowed */
+    ax_listener listener;
+    ax_kernel_total total[AX_KERNEL_COUNT]; /* `seconds` alone: what kernels took by the description */
+    double debt;                            /* seconds that are still to be slept */
+    ax_status status;                       /* the first error of the description */
+} bench_sleep;
+
+/* The kernels of a device that computes in host memory sleep from now on, until it is closed. The caller
+ * keeps *sleep as long. */
+void bench_sleep_begin(ax_device *dev, const ax_machine *machine, bench_sleep *sleep);
+/* Sleeps until ax_now() is `when`. */
+void bench_sleep_until(double when);
+
 /* Timings of the training steps of a configuration. */
 typedef struct bench_step_times {
     ax_spread seconds; /* seconds of a step, on the slowest rank */
@@ -34,6 +51,7 @@ typedef struct bench_step_times {
                             0: unknown */
     bench_memory memory;
     ax_dtype compute; /* compute dtype (ax_ctx) */
+    double planned;   /* seconds of a step by the machine for whose kernels the ranks slept; 0: none */
     char model[96];   /* such as "gpt2 12 x 768" */
     char grid[96];    /* such as "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_step_times;
@@ -41,10 +59,13 @@ typedef struct bench_step_times {
 /* Runs `warm` warm-up steps, then times `steps` more. The steps are those of `axonn train`, but on random
  * tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Of the
  * files that the configuration names, reads only model.from and the tokenizer. Writes no file, except that
- * the plugin for GPUs may write the plans of GEMMs that it times (runtime.plans). Errors as for ax_train.
- * Collective along world. */
+ * the plugin for GPUs may write the plans of GEMMs that it times (runtime.plans). Unless `machine` is NULL,
+ * ranks sleep in place of computing (bench_sleep). Errors as for ax_train; AX_ERR_USAGE if ranks cannot
+ * sleep: the device is not cpu, the machine lacks rates, updates by the host or a state in a file have no
+ * price, or experts have no capacity, so that the router decides how much there is to send. Collective along
+ * world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
-                                         bench_step_times *out);
+                                         const ax_machine *machine, bench_step_times *out);
 
 /* A GEMM of a step: all calls that differ only in the addresses of their operands. */
 typedef struct bench_gemm {

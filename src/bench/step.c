@@ -10,6 +10,7 @@ typedef struct timing {
     const ax_train_plan *plan;
     ax_ctx *ctx;
     ax_engine *engine;
+    bench_sleep sleep; /* without a machine: kernels compute */
 } timing;
 
 static int32_t token(const ax_model_config *model, uint64_t at)
@@ -127,6 +128,7 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
         out->seconds = ax_spread_of(seconds, steps);
     }
     double before = exposed(t->ctx->grid);
+    memset(t->sleep.total, 0, sizeof t->sleep.total);
     ax_listener times = ax_kernel_totals(out->kernel);
     ax_device_listen(dev, &times);
     ax_status status = time_some(t, &at, steps, seconds, &taken);
@@ -137,10 +139,10 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
     out->exposed = (exposed(t->ctx->grid) - before) / (double)taken;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         ax_kernel_total *sum = &out->kernel[k];
-        double n = (double)taken;
-        *sum = (ax_kernel_total){sum->calls / taken, sum->seconds / n, sum->flops / n, sum->bytes / n};
+        const double n = (double)taken, took = t->sleep.machine ? t->sleep.total[k].seconds : sum->seconds;
+        *sum = (ax_kernel_total){sum->calls / taken, took / n, sum->flops / n, sum->bytes / n};
     }
-    return AX_OK;
+    return t->sleep.status;
 }
 
 /* Measures how long the host takes to decide whether the goldfish loss (arXiv 2406.10209) drops a token that
@@ -200,11 +202,48 @@ static ax_status measure(timing *t, int64_t warm, int64_t steps, bench_step_time
     out->compute = t->ctx->compute;
     ax_train_describe(model, p->grid, out->model, out->grid);
     AX_TRY(ax_comm_agree(t->world, measure_goldfish(t, &out->goldfish)));
-    return measure_device(t, out);
+    return t->sleep.machine ? AX_OK : measure_device(t, out);
+}
+
+/* Sets *seconds to the time of a step on the machine. Fails if ranks cannot sleep for the time of its
+ * kernels.
+ */
+static ax_status plan_time(const ax_trainer *trainer, const ax_machine *machine, double *seconds)
+{
+    const ax_train_plan *p = ax_trainer_plan(trainer);
+    const ax_model_experts *experts = &p->options.model->experts;
+    const ax_prices prices = ax_prices_of(machine);
+    ax_stage_times *times;
+    ax_step_time step = {0};
+    AX_CHECK(!strcmp(p->config->device, "cpu"), AX_ERR_USAGE, "only device=cpu can sleep, not %s",
+             p->config->device);
+    AX_CHECK(!experts->n || experts->capacity > 0, AX_ERR_USAGE,
+             "without moe.capacity the router decides how much ranks send, and kernels that sleep do "
+             "not route");
+    AX_TRY(ax_machine_check_ranks(machine, ax_comm_size(p->ranks)));
+    AX_TRY(ax_machine_check_times(machine, p->compute, ax_comm_size(p->ranks)));
+    AX_TRY(ax_calloc((size_t)p->grid.of[AX_PIPE], sizeof *times, &times));
+    const ax_status status = ax_trainer_time_step(trainer, &prices, NULL, times, &step);
+    for (int i = 0; i < p->grid.of[AX_PIPE]; i++)
+        ax_stage_times_fini(&times[i]);
+    free(times);
+    *seconds = step.seconds;
+    return status;
+}
+
+static ax_status time_trainer(timing *t, const ax_trainer *trainer, int64_t warm, int64_t steps,
+                              const ax_machine *machine, bench_step_times *out)
+{
+    if (machine)
+        AX_TRY(ax_comm_agree(t->world, plan_time(trainer, machine, &out->planned)));
+    AX_TRY(ax_trainer_engine(trainer, &t->ctx, &t->engine));
+    if (machine)
+        bench_sleep_begin(t->ctx->dev, machine, &t->sleep);
+    return measure(t, warm, steps, out);
 }
 
 ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
-                           bench_step_times *out)
+                           const ax_machine *machine, bench_step_times *out)
 {
     ax_trainer *trainer;
     *out = (bench_step_times){.threads = 0};
@@ -214,9 +253,7 @@ ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int6
         (long long)steps, (long long)warm);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     timing t = {.world = world, .plan = ax_trainer_plan(trainer)};
-    ax_status status = ax_trainer_engine(trainer, &t.ctx, &t.engine);
-    if (status == AX_OK)
-        status = measure(&t, warm, steps, out);
+    const ax_status status = time_trainer(&t, trainer, warm, steps, machine, out);
     cli_world_abort_unshared(world, status);
     ax_engine_destroy(&t.engine);
     ax_ctx_destroy(&t.ctx);

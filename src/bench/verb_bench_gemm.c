@@ -231,7 +231,7 @@ static ax_status put_kernels(ax_comm *world, ax_config *config, ax_machine *m)
     enum { TIMES = 3 };
     bench_step_times least, times;
     for (int i = 0; i < TIMES; i++) {
-        AX_TRY(bench_time_steps(world, config, 1, 1, &times));
+        AX_TRY(bench_time_steps(world, config, 1, 1, NULL, &times));
         least = i ? least : times;
         for (int k = 0; k < AX_KERNEL_COUNT; k++)
             if (times.kernel[k].seconds < least.kernel[k].seconds)

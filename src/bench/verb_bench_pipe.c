@@ -8,11 +8,9 @@
 #include "bench/bench.h"
 #include "cli/launch.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MOST_SEEDS = 1000, MOST_CASES = 64 };
 
@@ -115,20 +113,6 @@ typedef struct bench {
 
 /* ---- one step ------------------------------------------------------------------------------------ */
 
-static void sleep_until(double when)
-{
-    struct timespec until;
-    double left = when - ax_now();
-    if (left <= 0)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(left * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = ns % 1000000000;
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-        continue;
-}
-
 enum { FORWARD, BACKWARD, WEIGHTS };
 
 /* Returns the duration in seconds of a task of a piece on a rank whose stage has this many chunks. The two
@@ -163,7 +147,7 @@ static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
     double seconds = duration(b, piece, back ? BACKWARD : FORWARD);
     if (back && !ax_pipeline_stage(b->pipeline)->postpone)
         seconds += duration(b, piece, WEIGHTS);
-    sleep_until(ax_now() + seconds);
+    bench_sleep_until(ax_now() + seconds);
     return (back ? first : last) ? AX_OK : ax_pipeline_send(b->pipeline, kind, b->frame, piece, &x);
 }
 
@@ -186,7 +170,7 @@ static ax_status backward(void *user, ax_pipe_piece piece, int slot)
 static ax_status weights(void *user, ax_pipe_piece piece, int slot)
 {
     (void)slot;
-    sleep_until(ax_now() + duration(user, piece, WEIGHTS));
+    bench_sleep_until(ax_now() + duration(user, piece, WEIGHTS));
     return AX_OK;
 }
 

@@ -8,6 +8,7 @@
 typedef struct args {
     cli_config_args common;
     int64_t steps, warm;
+    char *sleep;
     bool json;
 } args;
 
@@ -17,6 +18,9 @@ static const ax_option options[] = {
      .help = "number of steps to time"},
     {"warm-up", AX_OPT_INT, offsetof(args, warm), "2", "[0, 100000]", .meta = "N",
      .help = "number of steps to run untimed, before those that are timed"},
+    {"sleep", AX_OPT_PATH, offsetof(args, sleep), .meta = "NAME|FILE",
+     .help = "description of a machine: kernels sleep for the time that it gives for them, in place of "
+             "computing, and communication is real; also print the time that axonn plan says"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the result as one JSON object"},
 };
 
@@ -119,7 +123,7 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
             json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
-        "s:o, s:f, s:f, s:I, s:I, s:o, s:I, s:s, s:s?}",
+        "s:o, s:f, s:f, s:I, s:I, s:o, s:I, s:s, s:s?, s:o}",
         "case", a->common.path, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
@@ -130,7 +134,8 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
         goldfish_seconds(t) * 1e3, "goldfish_64_ms", goldfish_seconds(t) * 64e3 / ranks, "mem_planned",
         (json_int_t)ax_memory_total(&t->memory.planned), "mem_allocated", (json_int_t)t->memory.allocated,
         "mem_limit", t->memory.limit ? json_integer((json_int_t)t->memory.limit) : json_null(), "mem_held",
-        (json_int_t)t->memory.held, "device", device, "isa", isa));
+        (json_int_t)t->memory.held, "device", device, "isa", isa, "planned_ms",
+        cli_json_number(t->planned > 0 ? t->planned * 1e3 : NAN)));
 }
 
 /* ---- as a table ---------------------------------------------------------------------------------- */
@@ -138,6 +143,21 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
 static void print_row(const char *name, double seconds, double step)
 {
     printf("%-16s %9.1f %6.1f %%", name, seconds * 1e3, 100 * seconds / step);
+}
+
+static void print_device(const bench_step_times *t, const args *a, int ranks)
+{
+    if (a->sleep) {
+        printf("kernels sleep for the times of %s\n", a->sleep);
+        return;
+    }
+    printf("the device%s: ", ranks > 1 ? " of rank 0" : "");
+    if (t->peak > 0)
+        printf("%.1f GFLOP/s of multiply-adds in registers, ", t->peak * 1e-9);
+    if (t->stream > 0)
+        printf("%.1f GB/s streamed\n", t->stream * 1e-9);
+    else
+        printf("no memory for measuring GB/s\n");
 }
 
 static ax_status report(const bench_step_times *t, const char *device, const args *a, int ranks)
@@ -150,13 +170,7 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
     printf("%s in %s, %lld tokens a step, %d rank%s of %d thread%s (%s)\n", t->model,
            ax_dtype_name(t->compute), (long long)t->tokens, ranks, ranks == 1 ? "" : "s", t->threads,
            t->threads == 1 ? "" : "s", t->grid);
-    printf("the device%s: ", ranks > 1 ? " of rank 0" : "");
-    if (t->peak > 0)
-        printf("%.1f GFLOP/s of multiply-adds in registers, ", t->peak * 1e-9);
-    if (t->stream > 0)
-        printf("%.1f GB/s streamed\n", t->stream * 1e-9);
-    else
-        printf("no memory for measuring GB/s\n");
+    print_device(t, a, ranks);
     printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
     for (int p = 0; p < PARTS; p++) {
         if (!is_there(sums, (part_kind)p))
@@ -182,6 +196,10 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
     printf("  median %.1f, from %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->seconds.median * 1e3,
            t->seconds.min * 1e3, t->seconds.max * 1e3, (long long)a->steps,
            (double)t->tokens / t->seconds.median);
+    if (t->planned > 0) {
+        print_row("planned", t->planned, t->seconds.mean);
+        printf("  by axonn plan --machine %s\n", a->sleep);
+    }
     if (t->goldfish > 0) {
         print_row("goldfish loss", goldfish_seconds(t), t->seconds.mean);
         printf("  before the step: %.1f ns per token to decide which to drop; for a batch of 64 such ranks "
@@ -203,7 +221,11 @@ static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
     const args *a = raw;
     bench_step_times times;
-    ax_status status = bench_time_steps(world, config, a->warm, a->steps, &times);
+    ax_machine *machine = NULL;
+    ax_status status = ax_comm_agree(world, a->sleep ? ax_machine_open(a->sleep, &machine) : AX_OK);
+    if (status == AX_OK)
+        status = bench_time_steps(world, config, a->warm, a->steps, machine, &times);
+    ax_machine_close(&machine);
     if (status == AX_OK)
         status = ax_comm_agree(
             world, ax_comm_rank(world) ? AX_OK : report(&times, config->device, a, ax_comm_size(world)));
@@ -222,10 +244,16 @@ const cli_verb verb_bench_step = {
         "data stays in caches can be faster than that. Parts are means over the steps; tokens/s is that of\n"
         "the median step. With data.goldfish.k it also times how long the host takes to decide which\n"
         "targets the goldfish loss drops; this time is not part of the steps. On several ranks, a step's\n"
-        "time is that of the slowest rank, and the parts are rank 0's.",
+        "time is that of the slowest rank, and the parts are rank 0's.\n"
+        "\n"
+        "With --sleep kernels take the time that a description of a machine gives (docs/guide/machines.md),\n"
+        "and compute nothing, so that ranks that share cores do not delay one another: it shows a network\n"
+        "under the steps of faster devices, and how near plans are. Collectives and messages are real, as\n"
+        "are copies. It needs device=cpu, and experts need moe.capacity.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
-                "axonn bench step gpt.yaml --json | jq .kernels",
+                "axonn bench step gpt.yaml --json | jq .kernels\n"
+                "mpirun -n 16 axonn bench step gpt.yaml grid.data=16 --sleep h100x8.yaml",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),

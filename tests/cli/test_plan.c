@@ -323,9 +323,58 @@ static void the_machine_says_what_the_host_accesses(void **state)
     ax_buf_fini(&out);
 }
 
+/* Kernels that sleep take what the plan says of kernels, and a step at least what they take. */
+static void kernels_sleep_as_planned(void **state)
+{
+    (void)state;
+    static const char keys[] = "grid.x=2 train.global_batch=4 train.micro_batch=2";
+    ax_buf out = {0};
+    char command[512];
+    const char *name;
+    double slept = 0;
+    json_t *kernel;
+    assert_int_equal(shell("printf 'name: m\nranks_per_node: 2\ndevice: {memory: 100000000000, host_access: "
+                           "true, stream: 1e9, gemm: {bf16: 2e9, f32: 2e9}}\nlinks: {node: {rate: 1e9}}\n' "
+                           ">m.yaml",
+                           &out),
+                     0);
+    snprintf(command, sizeof command, AXONN " plan a.yaml %s --machine m.yaml --json 2>/dev/null", keys);
+    json_t *plan = json_of(command), *stage = json_array_get(json_object_get(plan, "stages"), 0);
+    const double kernels = json_number_value(json_object_get(stage, "kernels_ms"));
+    snprintf(command, sizeof command,
+             AXONN " bench step a.yaml %s --ranks 2 --steps 2 --sleep m.yaml --json 2>/dev/null", keys);
+    json_t *step = json_of(command);
+    json_object_foreach(json_object_get(step, "kernels"), name, kernel)
+    {
+        slept += json_number_value(json_object_get(kernel, "ms"));
+    }
+    assert_true(kernels > 50 && fabs(slept - kernels) < 1e-9 * kernels);
+    assert_true(json_number_value(json_object_get(step, "planned_ms")) ==
+                json_number_value(json_object_get(plan, "step_ms")));
+    /* A step may take back up to 10 ms by which the ranks overslept before it. */
+    assert_true(json_number_value(json_object_get(step, "min")) > kernels - 10);
+    json_decref(plan);
+    json_decref(step);
+    static const struct {
+        const char *keys, *said;
+    } bad[] = {{"device=ref", "only device=cpu can sleep, not ref"},
+               {"offload.optimizer=host", "the time of an update on the host is not known"},
+               {"model.family=mixtral", "without moe.capacity the router decides"},
+               {"train.precision=fp16", "device.gemm.f16"},
+               {"--ranks 4 grid.data=4", "fewer than the 4 of the grid"}};
+    for (size_t i = 0; i < AX_COUNT(bad); i++) {
+        snprintf(command, sizeof command, AXONN " bench step a.yaml %s --sleep m.yaml 2>&1", bad[i].keys);
+        assert_int_equal(shell(command, &out), 2);
+        assert_contains(out.data, bad[i].said);
+    }
+    assert_int_equal(shell("rm m.yaml", &out), 0);
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_sleep_as_planned),
         cmocka_unit_test(the_machine_says_what_the_host_accesses),
         cmocka_unit_test(machine_gives_the_time_of_a_step),
         cmocka_unit_test(machine_is_the_limit),

@@ -63,17 +63,19 @@ static void back_off(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)
         nanosleep(&(struct timespec){.tv_nsec = NAP_HELPING}, NULL);
-    else if (w->crowded)
+    else if (w->crowding > 1)
         sched_yield();
     else
         pause_core();
 }
 
 /* Makes progress on local operations (those that need only shared memory) until op is done, or until there
- * was no progress in SPINS_HELPING spins (SPINS_CROWDED if w->crowded) and NAPS_HELPING sleeps after them. */
+ * was no progress in SPINS_HELPING spins (SPINS_CROWDED if ranks share processors) and NAPS_HELPING sleeps
+ * after them. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
-    const int enough = SPINS_HELPING + NAPS_HELPING, first = w->crowded ? SPINS_HELPING - SPINS_CROWDED : 0;
+    const int enough = SPINS_HELPING + NAPS_HELPING,
+              first = w->crowding > 1 ? SPINS_HELPING - SPINS_CROWDED : 0;
     atomic_fetch_add(&w->helping, 1);
     for (int idle = first; idle < enough && !atomic_load(&op->done); idle++)
         if (ax_mpi_help(w))

@@ -135,7 +135,7 @@ struct ax_mpi_world {
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* this node's shared memory; NULL on all ranks if it is switched off, if no node has
                         several ranks, or if any rank cannot share memory */
-    bool crowded;    /* this kernel has fewer processors than ranks */
+    int crowding;    /* ranks of this kernel per processor, rounded up: above 1 they share processors */
     bool owns_mpi;   /* this library has initialised MPI and must finalize MPI; communication thread only */
     /* Accessed under `lock`: */
     pthread_mutex_t lock;

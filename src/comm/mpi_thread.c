@@ -261,10 +261,10 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* A pass tests all operations once. After each of the first YIELDS passes without progress (YIELDS_WAITING
  * while a caller waits) the thread yields; after each further pass without progress the thread sleeps, longer
- * and longer, from NAP to LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress
- * themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in nanoseconds, and end
- * early if a caller needs the thread. LOOK_EVERY: the most passes between two checks of control messages
- * (notes) and the watchdog. */
+ * and longer, from NAP to LONGEST_NAP, both times w->crowding. HELPED_NAP: length of a sleep while waiting
+ * callers make progress themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in
+ * nanoseconds, and end early if a caller needs the thread. LOOK_EVERY: the most passes between two checks of
+ * control messages (notes) and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -295,18 +295,20 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
  * compute, they need the core, so the thread soon sleeps between tests. While waiting callers make progress
  * themselves and no operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks
  * share cores: another rank can use the core, and each yield of a rank that waits costs those that compute a
- * switch and a test of MPI's sockets. */
+ * switch and a test of MPI's sockets. So does each end of a sleep: the more ranks share a core, the longer
+ * they sleep, so that together they wake as often as one rank alone. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
-    unsigned yields = helped || w->crowded ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
+    unsigned yields = helped || w->crowding > 1 ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
     if (idle < yields)
         sched_yield();
     else if (helped)
         sleep_until_called(w, HELPED_NAP);
-    else
-        sleep_until_called(w, now == NOTHING ? IDLE_NAP
-                                             : (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)));
+    else {
+        long nap = (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)) * w->crowding;
+        sleep_until_called(w, now == NOTHING ? IDLE_NAP : nap);
+    }
     return idle >= yields;
 }
 
@@ -349,7 +351,7 @@ static ax_status find_crowding(ax_mpi_world *w, int size)
         MPI_Allgather(&mine, 1, MPI_UINT64_T, keys, 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
     for (int r = 0; r < size; r++)
         sharing += keys[r] == mine;
-    w->crowded = sharing > get_nprocs();
+    w->crowding = (int)ax_ceil_div(sharing, get_nprocs());
     free(keys);
     return status;
 }

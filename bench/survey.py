@@ -21,6 +21,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import signal
 import statistics
 import subprocess
@@ -56,6 +57,7 @@ TORCH = {"torch-" + name: name for name in ("ddp", "zero1", "fsdp", "hsdp", "ten
 PEERS = {"ddp": "torch-ddp", "zero1": "torch-zero1", "fsdp": "torch-fsdp", "hsdp": "torch-hsdp", "megatron": "torch-tensor"}
 MODES = ["one", *AXONN, *TORCH]
 RANKS = [2, 4, 8]
+PEER_RANKS = [4]  # on which PyTorch's modes show their losses: all of them can use so many
 EFFICIENCY = "{family: gpt2, layers: 4, hidden: 128, heads: 8, vocab: 2048, seq_len: 128}"
 MEMORY = "{family: gpt2, layers: 6, hidden: 512, heads: 8, vocab: 2048, seq_len: 256}"
 TEXTS = {"train.tok": "src", "valid.tok": "docs/decisions", "short.tok": "docs/step.md"}
@@ -138,14 +140,19 @@ def words_of(mode, n):
     return ["grid.data=1"] if mode == "one" else AXONN[mode](n)
 
 
-def bubble(mode, n, batch):
-    """Returns the share of a step that stages of a pipeline wait, if all tasks take equally long; None: no pipeline."""
+def bubble(mode, n, batch, shape, head):
+    """Returns the share of a pipeline's time that its idlest stage waits; None: no pipeline. Each stage has equally many blocks
+    of the model `shape`; if `head` is 1, the last one has the head's product too. Messages take no time, and each rank has a
+    processor."""
     sizes = sizes_of(words_of(mode, n)) if mode in AXONN else {}
     if "grid.pipe" not in sizes:
         return None
     stages, chunks = int(sizes["grid.pipe"]), 2 if mode == "interleaved" else 1
-    tasks = batch // int(sizes["grid.data"]) // micro(mode, n, batch, words_of(mode, n)) * chunks
-    return (stages - 1) / (tasks + stages - 1)
+    micro_batches = batch // int(sizes["grid.data"]) // micro(mode, n, batch, words_of(mode, n))
+    layers, d, vocab, length = (int(re.search(rf"{key}: (\d+)", shape)[1]) for key in ("layers", "hidden", "vocab", "seq_len"))
+    costs = [layers / stages] * stages  # in blocks, whose products multiply 12 d² + length · d numbers a token
+    costs[-1] += head * vocab * d / (12 * d * d + length * d)
+    return 1 - micro_batches * costs[0] / (micro_batches * costs[-1] + sum(costs[:-1]) / chunks)
 
 
 def ratio(values, base):
@@ -244,10 +251,18 @@ class Survey:
         words = AXONN[name](n) if name in AXONN else []
         return words if isinstance(words, str) else ""
 
-    def print_unusable(self, n):
-        lines = [f"{name} {self.unusable(name, n)}" for name in self.args.modes if self.unusable(name, n)]
-        if lines:
-            print(f"\nNot on {n} ranks: {'; '.join(lines)}.")
+    def cases(self, peers=RANKS):
+        """Returns each mode with each number of ranks that it can use, PyTorch's with those of `peers`. A quick survey has the
+        least number for each mode."""
+        cases = [(mode, n) for n in RANKS for mode in self.modes(n) if mode not in TORCH or n in peers]
+        least = {mode: n for mode, n in reversed(cases)}
+        return [(mode, n) for mode, n in cases if not self.args.quick or n == least[mode]]
+
+    def print_unusable(self, *ranks):
+        for n in ranks:
+            lines = [f"{name} {self.unusable(name, n)}" for name in self.args.modes if self.unusable(name, n)]
+            if lines:
+                print(f"\nNot on {n} ranks: {'; '.join(lines)}.")
 
     def initial(self, config):
         """Returns a checkpoint with the initial weights of a configuration: a step with a learning rate of 0."""
@@ -290,9 +305,9 @@ class Survey:
     # ---- statistical efficiency -----------------------------------------------------------------------------------
 
     def efficiency(self):
-        epochs, interval = (3, 10) if self.args.quick else (3, 100)
-        batch, ranks = 16, [2] if self.args.quick else RANKS
-        config = self.config("efficiency", EFFICIENCY, batch, epochs * interval, ["valid.tok"], interval=interval)
+        batch, epochs = 16, 3
+        interval, valid = (5, "short.tok") if self.args.quick else (100, "valid.tok")
+        config = self.config("efficiency", EFFICIENCY, batch, epochs * interval, [valid], interval=interval)
 
         def losses(mode, n):
             rows = rows_of(self.train(config, mode, n, batch))
@@ -305,20 +320,19 @@ class Survey:
             self.line("one", 1, [one["failed"]], "")
             return
         self.line("one", 1, [f"{x:.6f}" for x in one["loss"]], "")
-        for n in ranks:
-            for mode in self.modes(n):
-                got = self.keep("efficiency", f"{mode} {n}", lambda mode=mode, n=n: losses(mode, n))
-                if "failed" in got:
-                    self.line(mode, n, [got["failed"]], "")
-                    continue
-                if len(got["loss"]) != len(one["loss"]):
-                    self.line(mode, n, [f"{len(got['loss'])} evaluations, not {len(one['loss'])}"], "")
-                    continue
-                off = max(abs(a / b - 1) for a, b in zip(got["loss"], one["loss"], strict=True))
-                bound = 1e-4 if mode in TORCH else 1e-5
-                self.line(mode, n, [f"{x:.6f}" for x in got["loss"]], f"{off:.1e}" + ("" if off <= bound else f", more than {bound:g}"))
-        for n in ranks:
-            self.print_unusable(n)
+        cases = self.cases(RANKS if self.args.quick else PEER_RANKS)
+        for mode, n in cases:
+            got = self.keep("efficiency", f"{mode} {n}", lambda mode=mode, n=n: losses(mode, n))
+            if "failed" in got:
+                self.line(mode, n, [got["failed"]], "")
+                continue
+            if len(got["loss"]) != len(one["loss"]):
+                self.line(mode, n, [f"{len(got['loss'])} evaluations, not {len(one['loss'])}"], "")
+                continue
+            off = max(abs(a / b - 1) for a, b in zip(got["loss"], one["loss"], strict=True))
+            bound = 1e-4 if mode in TORCH else 1e-5
+            self.line(mode, n, [f"{x:.6f}" for x in got["loss"]], f"{off:.1e}" + ("" if off <= bound else f", more than {bound:g}"))
+        self.print_unusable(*sorted({n for _, n in cases}))
 
     @staticmethod
     def line(mode, n, values, last):
@@ -349,8 +363,8 @@ class Survey:
         return [stage(blocks, i == 0, i == pipe - 1) for i, blocks in enumerate(cut)]
 
     def memory(self):
-        batch, ranks = 16, [2] if self.args.quick else RANKS
-        config = self.config("memory", MEMORY, batch, 3)
+        batch, steps = (8, 2) if self.args.quick else (16, 3)
+        config = self.config("memory", MEMORY, batch, steps)
 
         def bytes_of(mode, n):
             result = {}
@@ -366,17 +380,16 @@ class Survey:
             last = [r for r in rows if "mem_bytes" in r][-1]
             return result | {name: last[key] - rows[0]["mem_baseline"] for name, key in (("measured", "mem_bytes"), ("mean", "mem_mean"))}
 
-        cases = [("one", 1)] + [(mode, n) for n in ranks for mode in self.modes(n)]
+        cases = [("one", 1), *self.cases()]
         peaks = {(mode, n): self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n)) for mode, n in cases}
         print("\n## Memory of a rank, MiB\n\nOf pipelines weights, gradients and optimizer are those of the stage that needs the most memory.\n"
               "\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured: largest, mean | of the plan: largest, mean "
               "| of ddp | of PyTorch's |\n|---|---|---|---|---|---|---|---|---|---|---|")
         for (mode, n), got in peaks.items():  # all are known now: rows have ratios to others
             self.memory_row(mode, n, got)
-        for n in ranks:
-            self.print_unusable(n)
-        if len(ranks) > 1:
-            self.draw_memory(peaks, self.growing(config, batch // ranks[-1]))
+        self.print_unusable(*sorted({n for _, n in cases}))
+        if not self.args.quick:
+            self.draw_memory(peaks, self.growing(config, batch // RANKS[-1]))
 
     def growing(self, config, rows):
         """Prints and returns the memory that megatron plans where rows of a step grow with the ranks, as in the paper."""
@@ -420,7 +433,6 @@ class Survey:
 
     def time(self):
         """Rounds are interleaved: a result is a figure of one mode in one round."""
-        self.rounds = self.args.rounds or (1 if self.args.quick else 5)
         here = [case for case in self.args.cases if case.startswith("here")]
         if here:
             self.time_here(here)
@@ -428,7 +440,7 @@ class Survey:
             self.time_on_hosts([case for case in self.args.cases if case not in here])
 
     def time_here(self, cases):
-        steps, n = (4, 2) if self.args.quick else (6, 2)
+        steps, n, self.rounds = (4, 2, self.args.rounds or 1) if self.args.quick else (6, 2, self.args.rounds or 3)
         modes = [mode for mode in self.modes(n) if mode in PEERS or mode in PEERS.values()]
         shape, batch = TIME["wide"]
         self.take_turns(cases, lambda case: (shape, batch), lambda case: modes, steps, n, None)
@@ -451,20 +463,20 @@ class Survey:
             return
         if "axhost" in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout:
             raise Failed("there are emulated hosts that another process may use: take them down with scripts/hosts.sh down")
-        steps, n = (4, 8) if self.args.quick else (5, 8)
+        steps, n, self.rounds = (3, 4, self.args.rounds or 1) if self.args.quick else (4, RANKS[-1], self.args.rounds or 5)
 
         def modes_of(case):
             return BF16 if case.endswith("bf16") and self.args.all_modes else self.modes(n)
 
         try:
-            run([HOSTS, "up", 4])
+            run([HOSTS, "up", n // 2])
             self.take_turns(cases, lambda case: TIME[case.split()[0]], modes_of, steps, n, 2)
         finally:
             run([HOSTS, "down"])
         for case in cases:
             model, precision = case.split()
             self.print_times(case, modes_of(case), n, TIME[model][1],
-                             f"{model} model, {precision}, {n} ranks on four emulated hosts, 1 Gbit/s")
+                             f"{model} model, {precision}, {n} ranks on {n // 2} emulated hosts, 1 Gbit/s")
 
     def seconds(self, config, mode, n, batch, hosts):
         rows = rows_of(self.train(config, mode, n, batch, hosts=hosts))
@@ -478,7 +490,7 @@ class Survey:
         steps = {mode: {turn: g["step_ms"] for turn, g in of.items()} for mode, of in got.items()
                  if of and not any("failed" in g for g in of.values())}
         print(f"\n## Time of a step: {title}\n\n| mode | rounds | seconds: median [range] | times as fast as ddp | as PyTorch's "
-              "| communication exposed | stages wait, closed form | 100 steps and an evaluation of a short text |\n|---|---|---|---|---|---|---|---|")
+              "| communication exposed | stages wait; closed form of equal stages, with the head | 100 steps and an evaluation of a short text |\n|---|---|---|---|---|---|---|---|")
         for mode in modes:
             if mode not in steps:
                 print(f"| {mode} | {next((g['failed'] for g in got[mode].values() if 'failed' in g), self.no_torch)} |||||||")
@@ -486,10 +498,10 @@ class Survey:
             ms = steps[mode].values()
             step, exposed, wait, evaluation = (statistics.median(g[key] for g in got[mode].values()) for key in
                                                ("step_ms", "comm_exposed_ms", "pipe_wait_ms", "evaluation"))
-            share = bubble(mode, n, batch)
+            equal, real = (bubble(mode, n, batch, TIME["deep" if case.startswith("deep") else "wide"][0], head) for head in (0, 1))
             ratios = [ratio(steps[mode], steps[base]) if base in steps else "" for base in ("ddp", PEERS.get(mode))]
             print(f"| {mode} | {len(ms)} | {step / 1e3:.3f} [{min(ms) / 1e3:.3f}, {max(ms) / 1e3:.3f}] | {ratios[0]} | {ratios[1]} | "
-                  f"{f'{exposed / step:.0%}' if exposed else ''} | {'' if share is None else f'{wait / step:.0%}, {share:.0%}'} | "
+                  f"{f'{exposed / step:.0%}' if exposed else ''} | {'' if equal is None else f'{wait / step:.0%}; {equal:.0%}, {real:.0%}'} | "
                   f"{step / 10 + evaluation:.1f} s |", flush=True)
 
 
@@ -501,12 +513,12 @@ def main():
     p.add_argument("--torch", help="Python that has torch; without it axonn's modes are compared alone")
     p.add_argument("--modes", type=lambda text: text.split(","), help="default all: " + ",".join(MODES[1:]))
     p.add_argument("--cases", type=lambda text: text.split(","), help="of time, default all: " + ",".join(CASES))
-    p.add_argument("--rounds", type=int, help="of time, default 5")
-    p.add_argument("--quick", action="store_true", help="2 ranks, few steps, and one round of half of the cases")
+    p.add_argument("--rounds", type=int, help="of time, default 5, on this machine 3")
+    p.add_argument("--quick", action="store_true", help="few ranks, few steps, and one round of two cases")
     args = p.parse_args()
     args.all_modes = args.modes is None
     args.modes = args.modes or [name for name in MODES[1:] if args.torch or name not in TORCH]
-    args.cases = args.cases or (["here fp32", "here bf16", "wide fp32"] if args.quick else CASES)
+    args.cases = args.cases or (["here fp32", "wide fp32"] if args.quick else CASES)
     for what, given, there in (("mode", args.modes, MODES[1:]), ("case", args.cases, CASES)):
         unknown = [name for name in given if name not in there]
         if unknown:

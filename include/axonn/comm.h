@@ -129,10 +129,14 @@ AX_MUST_CHECK ax_status ax_comm_alone_create(int size, ax_comm **out);
 /* Numbers the ranks of a dry run's world as they lie on the machine, node by node: rank i is number ranks[i],
  * 0 <= ranks[i] < size. Without a call rank i is number i. Call it before groups are made. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_dry_number(ax_comm *world, const int *ranks);
-/* Says that nodes have `ranks_per_node` ranks each, so that the traffic of groups made afterwards has what
- * they would send to other nodes over MPI (ax_comm_traffic.wire), up to the rounding of slices. 0: they count
- * none. */
-void ax_comm_dry_nodes(ax_comm *world, int ranks_per_node);
+/* Says that nodes have `ranks_per_node` ranks each, which share memory or not, so that the world and groups
+ * made afterwards count what they would send to other nodes over MPI (ax_comm_traffic.wire, up to the
+ * rounding of slices), and the buffers that they would need for it (ax_comm_buffers_of). 0: they count none.
+ * AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_comm_dry_nodes(ax_comm *world, int ranks_per_node, bool shared);
+/* Does the same for the nodes of `real`, a communicator of as many ranks; ranks that are not of backend mpi
+ * have no nodes, and nothing is counted. Not collective. */
+AX_MUST_CHECK ax_status ax_comm_dry_nodes_of(ax_comm *world, const ax_comm *real);
 /* Returns the number in the world of rank `rank` of a communicator of a dry run. */
 int ax_comm_world_rank(const ax_comm *comm, int rank);
 /* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each. The communicator
@@ -286,6 +290,28 @@ void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64
 /* Returns the bytes of the buffers that ax_comm_reserve_messages was asked for on `comm`, also if the device
  * needs none. */
 size_t ax_comm_reserved_messages(const ax_comm *comm);
+/* ---- buffers of collectives between nodes ---- */
+
+/* Over MPI, a collective of ranks that share no memory runs in pieces, and those that add need scratch for
+ * what other ranks send. At most AX_COMM_PIECES pieces of a communicator are in flight at a time: an
+ * operation whose scratch is in use waits. */
+enum { AX_COMM_PIECES = 16 };
+typedef struct ax_comm_buffers {
+    size_t piece[AX_COMM_PIECES]; /* bytes of scratch of pieces among all ranks, the largest first */
+    size_t
+        exchange[AX_COMM_PIECES]; /* the same of large collectives that run within nodes and between them */
+    size_t columns;               /* bytes of the blocks that such a collective sends or receives */
+} ax_comm_buffers;
+size_t ax_comm_buffers_bytes(const ax_comm_buffers *buffers);
+/* Returns the buffers of a communicator: in a dry run those that its operations, as they were in flight
+ * together, have needed so far; over MPI those that it has; of other backends none. Not collective. */
+ax_comm_buffers ax_comm_buffers_of(ax_comm *comm);
+/* Gives a communicator over MPI these buffers: from then on operations in flight wait for one another instead
+ * of taking more, unless one alone needs more. (Without a call each takes what it needs, and keeps it.) Their
+ * pages are resident at once. A further call adds what its buffers have more. For set-up: no operation of
+ * this rank on `comm` is in flight. Does nothing with other backends. Not collective. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers);
+
 /* Returns true if ax_wait on this message would return at once; also if `work` is NULL. */
 bool ax_work_done(const ax_work *work);
 /* Returns the number `note` that the sender passed (ax_message). `work` is a receive that is done
@@ -381,6 +407,12 @@ typedef struct ax_comm_ops {
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
     const char *(*path)(const ax_comm *comm, const ax_coll_args *args); /* optional */
+    /* Sets node[r] to a number of the node of each rank r, below the number of ranks of the world, and
+     * *shared to whether the ranks of a node share memory. Optional, as the next two, which implement
+     * ax_comm_buffers_of and ax_comm_reserve_buffers. */
+    void (*nodes)(const ax_comm *comm, int *node, bool *shared);
+    ax_comm_buffers (*buffers)(ax_comm *comm);
+    ax_status (*reserve)(ax_comm *comm, const ax_comm_buffers *buffers);
     ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call,
                           void *user); /* implements ax_comm_call_mpi; NULL: the backend does not use MPI */
     /* `message` implements ax_send and ax_recv, `wait_some` ax_wait_some. Both are NULL if the backend has

@@ -49,22 +49,22 @@ typedef struct ax_engine_plan {
     size_t offloaded; /* bytes of offloaded state */
     ax_frame_plan *frame;
     ax_param_uses *uses;
-    ax_axisset *axes;    /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
-                            communicator for each */
+    ax_grid_use *axes;   /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
+                            communicator for each, with its buffers */
     ax_axes_bytes *sent; /* what this rank sends in a training step, one entry for each set of axes along
                             which it sends */
     int n_sent;
-    int64_t wire; /* bytes of these that go to other nodes over MPI; 0 if `world` is not of a dry run, or its
-                     nodes are not known (ax_comm_dry_nodes) */
+    int64_t wire;   /* bytes of these that go to other nodes over MPI; 0 if these are not known
+                       (ax_comm_dry_nodes) */
     int64_t *costs; /* costs of the embedding, of each block and of the head, by which the layers are divided
                        among pipeline stages (ax_model_use.costs); NULL: not needed */
 } ax_engine_plan;
 
 /* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on
  * the device `dry`, which has no memory and computes nothing. `parallel` (NULL: the defaults), `device` and
- * `threads` are those of the real run. Of `world` only the rank and the size are read, and of a dry run's
- * world where its ranks lie. The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options
- * contradict each other. Not collective. */
+ * `threads` are those of the real run. Of `world` only the rank, the size and where its ranks lie are read.
+ * The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options contradict each other. Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
                                             ax_grid_size grid, const ax_parallel *parallel,
                                             const char *device, int threads, ax_dtype compute,

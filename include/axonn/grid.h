@@ -134,12 +134,20 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
  * ax_comm_traffic_get returns its traffic. The first call for an effective set creates the communicator and
  * is collective along this set alone; later calls are not collective. */
 AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
-/* Lists the sets of axes for which a communicator of several ranks exists. *out is an array of sets in
- * ascending order that ends with 0; the caller frees it. Not collective. */
-AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
+/* A set of axes along which ranks communicate, and the buffers of its communicator (ax_comm_buffers_of). */
+typedef struct ax_grid_use {
+    ax_axisset axes;
+    ax_comm_buffers buffers;
+} ax_grid_use;
+/* Lists the sets of axes for which a communicator of several ranks exists. *out is an array in ascending
+ * order of sets that ends with the set 0; the caller frees it. Not collective. */
+AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_grid_use **out);
 /* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance that
- * of a dry run of the same network. For set-up. Collective along each of the sets. */
-AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
+ * of a dry run of the same network, and gives them their buffers (ax_comm_reserve_buffers). For set-up.
+ * Collective along each of the sets. */
+AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used);
+/* Returns the bytes of the buffers of all communicators of the grid. */
+size_t ax_grid_buffers(const ax_grid *grid);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
  * these communicators, and sets *axes to the atoms along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
@@ -203,6 +211,8 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
     X(WORKSPACE, "kernel scratch", DEVICE)                                                                   \
     /* Buffers of messages between stages; 0 if the host can access the device's memory at any time. */      \
     X(PINNED, "pinned messages", HOST)                                                                       \
+    /* Buffers of collectives between nodes over MPI (ax_comm_buffers). */                                   \
+    X(COLLECTIVES, "collectives", HOST)                                                                      \
     X(LOGITS, "logits", HOST) /* of a generator, for the host to draw tokens from */                         \
     /* Offloaded state in host memory, and the buffers between its file and a GPU. */                        \
     X(HOST, "offloaded state", HOST)                                                                         \

@@ -289,6 +289,24 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm)
     return comm->ops->foreign_memory ? comm->ops->foreign_memory(comm) : 0;
 }
 
+size_t ax_comm_buffers_bytes(const ax_comm_buffers *buffers)
+{
+    size_t bytes = buffers->columns;
+    for (int i = 0; i < AX_COMM_PIECES; i++)
+        bytes += buffers->piece[i] + buffers->exchange[i];
+    return bytes;
+}
+
+ax_comm_buffers ax_comm_buffers_of(ax_comm *comm)
+{
+    return comm->ops->buffers ? comm->ops->buffers(comm) : (ax_comm_buffers){.columns = 0};
+}
+
+ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers)
+{
+    return comm->ops->reserve ? comm->ops->reserve(comm, buffers) : AX_OK;
+}
+
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args)
 {
     if (stream && stream->dev->ops.discrete_memory)

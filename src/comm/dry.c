@@ -3,6 +3,7 @@
  * is in flight until ax_wait. In a world of ax_comm_alone_create, buffers may also be in host memory, for
  * collectives. */
 #include "comm/place.h"
+#include "comm/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@ typedef struct handle {
     ax_work work;
     struct handle *next;
     bool busy; /* ax_wait has not been called for the handle's operation */
+    ax_wire_need need;
 } handle;
 
 typedef struct dry_comm {
@@ -23,9 +25,11 @@ typedef struct dry_comm {
     bool alone; /* of ax_comm_alone_create */
     int node;   /* the ranks_per_node of `place`; 0: none yet */
     ax_comm_place place;
-    int per_node;          /* ranks of a node (ax_comm_dry_nodes); 0: not known, and `wire` is not counted */
-    int *node_of;          /* [size]: the node of each rank; NULL: not needed so far */
-    ax_wire_place on_wire; /* with node_of */
+    int *node_of; /* [size]: the node of each rank, below the number of ranks of the world; NULL: not known,
+                     and neither `wire` nor buffers are counted */
+    bool shared;  /* the ranks of a node share memory */
+    ax_wire_place on_wire; /* with node_of; size 0: not needed so far */
+    ax_comm_buffers most;  /* what operations have needed so far */
 } dry_comm;
 
 static dry_comm *dry_of(ax_comm *comm) { return comm->impl; }
@@ -54,8 +58,8 @@ static ax_status find_handle(dry_comm *dry, handle **out)
     return AX_OK;
 }
 
-/* Starts an operation on memory of `dev` (NULL: host memory). */
-static ax_status start(ax_comm *comm, const ax_device *dev, ax_work **work)
+/* Starts an operation on memory of `dev` (NULL: host memory), which needs buffers. */
+static ax_status start(ax_comm *comm, const ax_device *dev, const ax_wire_need *need, ax_work **work)
 {
     handle *h;
     AX_CHECK(
@@ -65,6 +69,7 @@ static ax_status start(ax_comm *comm, const ax_device *dev, ax_work **work)
     AX_TRY(find_handle(dry_of(comm), &h));
     h->work = (ax_work){.wait = dry_end, .done = dry_done};
     h->busy = true;
+    h->need = *need;
     *work = &h->work;
     return AX_OK;
 }
@@ -89,27 +94,41 @@ static ax_placed placed(const dry_comm *dry)
     return (ax_placed){n, dry->comm.rank, dry->world, ranks, ranks ? ranks + n : NULL};
 }
 
-/* Counts what the collective sends to other nodes. */
-static ax_status count_wire(ax_comm *comm, const ax_coll_args *args)
+/* Counts the buffers that a collective needs beside those in flight. */
+static void count_buffers(dry_comm *dry, const ax_wire_need *need)
+{
+    ax_comm_buffers now = {.columns = need->columns};
+    if (!need->pieces && !need->columns)
+        return;
+    ax_wire_enter(need, need->alone ? now.exchange : now.piece);
+    for (const handle *h = dry->handles; h && !need->alone; h = h->next)
+        if (h->busy && !h->need.alone)
+            ax_wire_enter(&h->need, now.piece);
+    ax_wire_raise(&dry->most, &now);
+}
+
+/* Counts what the collective sends to other nodes, and the buffers that it needs. */
+static ax_status count(ax_comm *comm, const ax_coll_args *args, ax_wire_need *need)
 {
     dry_comm *dry = dry_of(comm);
-    if (!dry->per_node || comm->size == 1)
+    *need = (ax_wire_need){0};
+    if (!dry->node_of || comm->size == 1)
         return AX_OK;
-    if (!dry->node_of) {
-        const ax_placed p = placed(dry);
-        AX_TRY(ax_calloc((size_t)comm->size, sizeof *dry->node_of, &dry->node_of));
-        AX_TRY(ax_placed_on_wire(&p, dry->per_node, dry->node_of, &dry->on_wire));
-    }
+    if (!dry->on_wire.size)
+        AX_TRY(ax_wire_find(comm->size, comm->rank, dry->node_of, dry->world, dry->shared, &dry->on_wire));
     comm->traffic.wire += ax_wire_bytes(&dry->on_wire, args);
+    *need = ax_wire_need_of(&dry->on_wire, args);
+    count_buffers(dry, need);
     return AX_OK;
 }
 
 static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_operand operand[2];
-    AX_TRY(count_wire(comm, args));
+    ax_wire_need need;
+    AX_TRY(count(comm, args, &need));
     if (stream || !dry_of(comm)->alone)
-        return start(comm, stream ? stream->dev : NULL, work);
+        return start(comm, stream ? stream->dev : NULL, &need, work);
     ax_coll_operands(args, comm->size, operand);
     run_alone(args, operand);
     return AX_OK;
@@ -117,11 +136,10 @@ static ax_status dry_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *a
 
 static ax_status dry_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
 {
-    const int n = dry_of(comm)->per_node;
-    if (n && args->sends &&
-        ax_comm_world_rank(comm, args->peer) / n != ax_comm_world_rank(comm, comm->rank) / n)
+    const int *node_of = dry_of(comm)->node_of;
+    if (node_of && args->sends && node_of[args->peer] != node_of[comm->rank])
         comm->traffic.wire += (int64_t)args->bytes;
-    return start(comm, args->dev, work);
+    return start(comm, args->dev, &(ax_wire_need){0}, work);
 }
 
 static ax_status dry_split(ax_comm *comm, int color, int key, ax_comm **out)
@@ -169,11 +187,36 @@ ax_status ax_comm_dry_number(ax_comm *world, const int *ranks)
     return number(dry_of(world), NULL, ranks);
 }
 
-void ax_comm_dry_nodes(ax_comm *world, int ranks_per_node)
+static ax_status make_nodes(dry_comm *dry, bool shared)
+{
+    free(dry->node_of);
+    dry->shared = shared;
+    dry->on_wire.size = 0;
+    return ax_calloc((size_t)dry->comm.size, sizeof *dry->node_of, &dry->node_of);
+}
+
+ax_status ax_comm_dry_nodes(ax_comm *world, int ranks_per_node, bool shared)
 {
     AX_ASSERT(ax_comm_is_dry(world));
-    dry_of(world)->per_node = ranks_per_node;
+    if (!ranks_per_node)
+        return AX_OK;
+    AX_TRY(make_nodes(dry_of(world), shared));
+    for (int r = 0; r < world->size; r++)
+        dry_of(world)->node_of[r] = ax_comm_world_rank(world, r) / ranks_per_node;
+    return AX_OK;
 }
+
+ax_status ax_comm_dry_nodes_of(ax_comm *world, const ax_comm *real)
+{
+    AX_ASSERT(ax_comm_is_dry(world) && world->size == real->size);
+    if (!real->ops->nodes)
+        return AX_OK;
+    AX_TRY(make_nodes(dry_of(world), false));
+    real->ops->nodes(real, dry_of(world)->node_of, &dry_of(world)->shared);
+    return AX_OK;
+}
+
+static ax_comm_buffers dry_buffers(ax_comm *comm) { return dry_of(comm)->most; }
 
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
@@ -182,8 +225,11 @@ static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
         rank++;
     AX_TRY(create(rank, n, dry_of(comm)->alone && !rank, out));
     dry_of(*out)->world = dry_of(comm)->world;
-    dry_of(*out)->per_node = dry_of(comm)->per_node;
     ax_status status = number(dry_of(*out), comm, ranks);
+    if (status == AX_OK && dry_of(comm)->node_of)
+        status = make_nodes(dry_of(*out), dry_of(comm)->shared);
+    for (int i = 0; i < n && status == AX_OK && dry_of(comm)->node_of; i++)
+        dry_of(*out)->node_of[i] = dry_of(comm)->node_of[ranks[i]];
     if (status != AX_OK)
         ax_comm_destroy(out);
     return status;
@@ -226,6 +272,7 @@ static ax_status create(int rank, int size, bool alone, ax_comm **out)
                                     .group = dry_group,
                                     .abort = dry_abort,
                                     .message = dry_message,
+                                    .buffers = dry_buffers,
                                     .destroy = dry_destroy};
     dry_comm *dry;
     *out = NULL;

@@ -1,6 +1,7 @@
 /* The part of the communicator over MPI that runs on the callers' threads: queues operations for the
  * communication thread, which makes all MPI calls, and waits for their completion. Read mpi.h first. */
 #include "comm/mpi.h"
+#include "comm/wire.h"
 #include "comm/world.h"
 
 #include <math.h>
@@ -268,7 +269,7 @@ static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
 {
     const ax_mpi_comm *parent = mpi_comm_of(comm);
     ax_mpi_world *w = parent->world;
-    ax_mpi_comm meet = {.comm.size = n, .world = w, .mpi = w->comm->mpi, .flat = w->flat};
+    ax_mpi_comm meet = {.comm.size = n, .world = w, .mpi = w->comm->mpi, .flat = w->comm->flat};
     ax_mpi_op what = {.kind = AX_MPI_GROUP, .finish = group_now};
     uint64_t key = 0;
     if (n == 1)
@@ -294,6 +295,47 @@ static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
 static const char *mpi_path(const ax_comm *comm, const ax_coll_args *args)
 {
     return ax_mpi_path_of(comm->impl, args)->name;
+}
+
+static void mpi_nodes(const ax_comm *comm, int *node, bool *shared)
+{
+    const ax_mpi_comm *c = comm->impl;
+    for (int r = 0; r < comm->size; r++)
+        node[r] = c->world->node[c->world_rank[r]];
+    *shared = c->world->shared;
+}
+
+static ax_comm_buffers buffers_of(const ax_mpi_comm *c)
+{
+    ax_comm_buffers all = {.columns = 0};
+    ax_mpi_flat_reserved(c, all.piece);
+    ax_mpi_node_reserved(c, &all);
+    return all;
+}
+
+static ax_comm_buffers mpi_buffers(ax_comm *comm)
+{
+    const ax_mpi_comm *c = mpi_comm_of(comm);
+    pthread_mutex_lock(&c->world->progress_lock);
+    const ax_comm_buffers all = buffers_of(c);
+    pthread_mutex_unlock(&c->world->progress_lock);
+    return all;
+}
+
+static ax_status mpi_reserve(ax_comm *comm, const ax_comm_buffers *buffers)
+{
+    ax_mpi_comm *c = mpi_comm_of(comm);
+    ax_comm_buffers all = *buffers;
+    pthread_mutex_lock(&c->world->progress_lock);
+    if (c->reserved) {
+        const ax_comm_buffers had = buffers_of(c);
+        ax_wire_raise(&all, &had);
+    }
+    ax_status status = ax_mpi_flat_reserve(c, all.piece);
+    if (status == AX_OK)
+        status = ax_mpi_node_reserve(c, &all);
+    pthread_mutex_unlock(&c->world->progress_lock);
+    return status;
 }
 
 static ax_status call_now(ax_mpi_op *op) { return op->call(op->user, &op->c->mpi); }
@@ -404,6 +446,9 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .free = ax_mpi_node_free,
                                 .foreign_memory = ax_mpi_node_foreign,
                                 .path = mpi_path,
+                                .nodes = mpi_nodes,
+                                .buffers = mpi_buffers,
+                                .reserve = mpi_reserve,
                                 .call_mpi = mpi_call};
 
 /* ---- the end of the process ---------------------------------------------------------------------- */

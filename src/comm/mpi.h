@@ -73,9 +73,9 @@ struct ax_mpi_comm {
     void *path_state; /* state of the shared-memory path (mpi_node.c), set before callers get the
                          communicator; NULL: the communicator does not use this path. Operations in flight
                          access the state under `progress_lock` */
-    /* State for collectives by MPI messages: world->flat, or a state of its own for a communicator between
-     * nodes (`column` in mpi_node.c); communication thread only. */
-    ax_mpi_flat_state *flat;
+    /* Accessed under `progress_lock`: */
+    ax_mpi_flat_state *flat; /* state for collectives by MPI messages */
+    bool reserved;           /* the communicator was given its buffers (ax_mpi_flat_reserve) */
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;
@@ -174,11 +174,9 @@ struct ax_mpi_world {
     ax_mpi_op *active; /* operations in flight, in the order in which they were started */
     uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it
                           with an earlier value */
-    /* Accessed by the communication thread only (except that callers read the pointers `flat` and
-     * `checks`): */
+    /* Accessed by the communication thread only (except that callers read the pointer `checks`): */
     ax_mpi_message *messages; /* messages in flight, and sends that cannot start yet */
     uint64_t announced; /* number of sends started; selects the MPI tag of a message's data (mpi_message.c) */
-    ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
     ax_mpi_watch *watch;
@@ -233,8 +231,13 @@ bool ax_mpi_describe_awaited(ax_mpi_world *w, char *out, size_t size);
 /* Returns true if a caller waits for a message from or to the world's rank `world_rank`. */
 bool ax_mpi_awaits_message_of(ax_mpi_world *w, int world_rank);
 
-AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
+/* Creates the state of a communicator of `size` ranks. Pieces take the scratch buffers that they need, until
+ * ax_mpi_flat_reserve gives the communicator buffers of these sizes; it is called under `progress_lock`,
+ * while no operation is in flight. ax_mpi_flat_reserved enters the sizes into a list that begins as zeros. */
+AX_MUST_CHECK ax_status ax_mpi_flat_create(int size, ax_mpi_flat_state **out);
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
+AX_MUST_CHECK ax_status ax_mpi_flat_reserve(ax_mpi_comm *c, const size_t bytes[AX_COMM_PIECES]);
+void ax_mpi_flat_reserved(const ax_mpi_comm *c, size_t bytes[AX_COMM_PIECES]);
 
 /* Creates world->shared, the node's shared memory, if this succeeds on all ranks of the world. Collective
  * along the world. */
@@ -248,6 +251,10 @@ int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
+/* Do the part of `reserve` and `buffers` of ax_comm_ops that is for the exchange between nodes; called under
+ * `progress_lock`. */
+AX_MUST_CHECK ax_status ax_mpi_node_reserve(ax_mpi_comm *c, const ax_comm_buffers *buffers);
+void ax_mpi_node_reserved(const ax_mpi_comm *c, ax_comm_buffers *out);
 
 /* Make all operations in flight and all later operations fail with `message`: ax_mpi_fail on all ranks,
  * ax_mpi_fail_quietly on this rank only. If the world has already failed, its earlier message is kept. */

@@ -10,7 +10,10 @@
  *
  * In a reduction each rank receives all ranks' contributions to one slice of the result (to all of a small
  * result) and adds them, or takes their maximum, in rank order. The result has the same bits as with backend
- * threads, which MPI's own reductions do not guarantee (docs/decisions/0006).
+ * threads, which MPI's own reductions do not guarantee (docs/decisions/0006). What they send is received in
+ * scratch buffers, which a communicator has had since its set-up (ax_mpi_flat_reserve), or which pieces take
+ * as they need them; wire.h says how much that is. A piece whose scratch is in use starts later, and all
+ * after it.
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -21,18 +24,20 @@
 #include <string.h>
 
 enum {
-    PIECES = 16,                   /* largest number of pieces in flight */
-    PARTNERS = 8,                  /* number of ranks with which a piece exchanges data at a time */
-    REDUCE_BYTES = 1 << 20,        /* a piece of a reduction among g ranks has at most max(REDUCE_BYTES, g ·
-                                      REDUCE_BLOCK_BYTES) bytes, a piece of a broadcast REDUCE_BYTES */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* so in the largest pieces of a reduction each rank's slice has at least
-                                      this many bytes, up to rounding */
-    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an all-gather or all-to-all */
-    PHASES = 4,                    /* number of different phases of messages (first_phase) */
+    PIECES = AX_COMM_PIECES, /* largest number of pieces in flight */
+    PARTNERS = 8,            /* number of ranks with which a piece exchanges data at a time */
+    PHASES = 4,              /* number of different phases of messages (first_phase) */
     TAGS = 4096 /* number of different tag numbers of pieces (parts of operations); after TAGS pieces they
                    repeat */
 };
 _Static_assert(TAGS *PHASES <= AX_MPI_MESSAGE_TAG, "tags of collectives must be below those of messages");
+
+/* A scratch buffer, for one piece at a time. */
+typedef struct scratch {
+    char *data;
+    size_t bytes;
+    bool busy;
+} scratch;
 
 typedef struct piece {
     ax_mpi_op *op; /* NULL: this struct is free */
@@ -41,23 +46,21 @@ typedef struct piece {
                              all-reduce or a broadcast, of the whole buffer */
     int requests;
     MPI_Request request[2 * PARTNERS];
-    char *scratch;
-    size_t capacity;
+    scratch *from; /* the piece's scratch buffer; NULL: it needs none */
+    char *scratch; /* the memory of this buffer */
 } piece;
 
 struct ax_mpi_flat_state {
     const void **src; /* source pointers of a reduction, one per rank */
     piece piece[PIECES];
+    scratch scratch[PIECES];
+    char nothing; /* where pieces without scratch send and receive 0 bytes */
 };
 
-ax_status ax_mpi_flat_create(ax_mpi_flat_state **out)
+ax_status ax_mpi_flat_create(int size, ax_mpi_flat_state **out)
 {
-    int size;
-    ax_mpi_flat_state *flat;
-    AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    AX_TRY(ax_calloc(1, sizeof *flat, &flat));
-    *out = flat;
-    return ax_calloc((size_t)size, sizeof *flat->src, &flat->src);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    return ax_calloc((size_t)size, sizeof *(*out)->src, &(*out)->src);
 }
 
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
@@ -66,10 +69,62 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
     if (!f)
         return;
     for (int i = 0; i < PIECES; i++)
-        free(f->piece[i].scratch);
+        free(f->scratch[i].data);
     free(f->src);
     free(f);
     *flat = NULL;
+}
+
+/* ---- scratch ------------------------------------------------------------------------------------- */
+
+/* Makes a buffer that is not busy `bytes` bytes large. */
+static ax_status resize(scratch *s, size_t bytes)
+{
+    if (bytes == s->bytes)
+        return AX_OK;
+    free(s->data);
+    *s = (scratch){NULL};
+    if (bytes)
+        AX_TRY(ax_wire_alloc(bytes, &s->data));
+    s->bytes = bytes;
+    return AX_OK;
+}
+
+ax_status ax_mpi_flat_reserve(ax_mpi_comm *c, const size_t bytes[AX_COMM_PIECES])
+{
+    c->reserved = true;
+    for (int i = 0; i < PIECES; i++) {
+        AX_ASSERT(!c->flat->scratch[i].busy);
+        AX_TRY(resize(&c->flat->scratch[i], bytes[i]));
+    }
+    return AX_OK;
+}
+
+/* Enters the sizes of all buffers, from large to small. */
+void ax_mpi_flat_reserved(const ax_mpi_comm *c, size_t bytes[AX_COMM_PIECES])
+{
+    for (int i = 0; i < PIECES; i++)
+        ax_wire_enter(&(ax_wire_need){.pieces = 1, .last = c->flat->scratch[i].bytes}, bytes);
+}
+
+/* Sets *out to a buffer of at least `bytes` bytes that is not busy: the smallest one. If there is none, the
+ * largest is enlarged, unless buffers are reserved and a busy one is large enough: then *out is NULL, and the
+ * piece waits. */
+static ax_status find_scratch(ax_mpi_comm *c, size_t bytes, scratch **out)
+{
+    scratch *fits = NULL, *largest = NULL;
+    bool waits = false;
+    for (scratch *s = c->flat->scratch; s < c->flat->scratch + PIECES; s++) {
+        waits |= c->reserved && s->busy && s->bytes >= bytes;
+        if (s->busy)
+            continue;
+        if (s->bytes >= bytes && (!fits || s->bytes < fits->bytes))
+            fits = s;
+        if (!largest || s->bytes > largest->bytes)
+            largest = s;
+    }
+    *out = fits ? fits : waits ? NULL : largest;
+    return *out && !fits ? resize(*out, bytes) : AX_OK;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------ */
@@ -97,19 +152,6 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
     return ax_mpi_check(MPI_Isend(from, (int)bytes, MPI_BYTE, peer_of(c, to), p->tag + p->phase, c->mpi,
                                   &p->request[p->requests++]),
                         "MPI_Isend");
-}
-
-/* Makes the scratch buffer of a piece at least `bytes` bytes large. Later pieces reuse the buffer, so
- * after the first few training steps no more scratch buffers are allocated. */
-static ax_status need_scratch(piece *p, int64_t bytes)
-{
-    if ((size_t)bytes <= p->capacity)
-        return AX_OK;
-    free(p->scratch);
-    p->capacity = 0;
-    AX_TRY(ax_calloc((size_t)bytes, 1, &p->scratch));
-    p->capacity = (size_t)bytes;
-    return AX_OK;
 }
 
 /* ---- one block for each rank --------------------------------------------------------------------- */
@@ -202,10 +244,8 @@ static ax_status small_gather(piece *p, bool *done)
     const ax_coll_args *a = &p->op->args;
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
     int64_t bytes = a->coll == AX_BARRIER ? 0 : p->count * (int64_t)ax_dtype_size(a->dtype);
-    if (p->step == 1) {
-        AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
+    if (p->step == 1)
         copy(p->scratch, a->send, bytes);
-    }
     AX_TRY(bruck_round(p, bytes, done));
     if (!*done || !bytes)
         return AX_OK;
@@ -252,8 +292,6 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     const ax_coll_args *a = &p->op->args;
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
     int64_t element = (int64_t)ax_dtype_size(a->dtype), bytes = p->count * element;
-    if (p->step == 1)
-        AX_TRY(need_scratch(p, g * bytes));
     blocks out = {.base = (char *)(uintptr_t)a->send + p->first * element,
                   .stride = a->count * element,
                   .bytes = bytes};
@@ -276,8 +314,6 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     int64_t bytes = block_bytes(&whole, me, g);
     bool met = false;
     if (p->phase == 0) {
-        if (p->step == 1)
-            AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
         AX_TRY(post_exchange(p, whole, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, &met));
         if (!met)
             return AX_OK;
@@ -313,32 +349,15 @@ static ax_status tree(piece *p, bool *done)
 
 /* ---- choice of algorithm and size of pieces ------------------------------------------------------ */
 
-typedef struct plan {
-    advance_fn *advance;
-    int64_t cut; /* largest `count` of a piece */
-} plan;
-
-static plan choose_algorithm(const ax_mpi_op *op)
+static advance_fn *algorithm_of(const ax_mpi_op *op)
 {
-    const ax_coll_args *a = &op->args;
-    int64_t element = (int64_t)ax_dtype_size(a->dtype), g = op->c->comm.size;
-    int64_t move = MOVE_BYTES / element, sum = ax_max(REDUCE_BYTES, g * REDUCE_BLOCK_BYTES) / element;
-    bool small = a->count * g <= WIRE_SMALL / element;
-    switch (a->coll) {
-    case AX_ALL_REDUCE:
-        return small ? (plan){small_gather, sum} : (plan){pairwise_all_reduce, sum};
-    case AX_ALL_GATHER:
-        return small ? (plan){small_gather, move} : (plan){pairwise_move, move};
-    case AX_REDUCE_SCATTER:
-        return (plan){pairwise_scatter, sum / g};
-    case AX_ALL_TO_ALL:
-        return (plan){pairwise_move, move};
-    case AX_BROADCAST:
-        return (plan){tree, REDUCE_BYTES / element};
-    case AX_BARRIER:
-        break;
-    }
-    return (plan){small_gather, 1};
+    static advance_fn *const large[] = {[AX_ALL_REDUCE] = pairwise_all_reduce,
+                                        [AX_ALL_GATHER] = pairwise_move,
+                                        [AX_REDUCE_SCATTER] = pairwise_scatter,
+                                        [AX_ALL_TO_ALL] = pairwise_move,
+                                        [AX_BROADCAST] = tree,
+                                        [AX_BARRIER] = small_gather};
+    return ax_wire_is_small(&op->args, op->c->comm.size) ? small_gather : large[op->args.coll];
 }
 
 /* The phase with which each kind of operation begins. The MPI tag of a message is piece->tag (a multiple of
@@ -348,16 +367,28 @@ static plan choose_algorithm(const ax_mpi_op *op)
 static const int first_phase[] = {
     [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
 
-static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
+/* Starts the operation's next piece in p, a struct that is free, unless the piece has to wait for scratch. */
+static ax_status start_piece(piece *p, ax_mpi_op *op)
 {
-    int64_t index = op->pieces - op->unstarted;
-    p->op = op;
-    p->tag = (int)((op->tag + index) % TAGS) * PHASES;
-    p->step = 1;
-    p->phase = first_phase[op->kind];
-    p->first = index * cut;
-    p->count = ax_min(cut, op->args.count - p->first);
-    p->requests = 0;
+    const int g = op->c->comm.size;
+    const int64_t index = op->pieces - op->unstarted, cut = ax_wire_cut(&op->args, g), first = index * cut,
+                  count = ax_min(cut, op->args.count - first);
+    const size_t bytes = ax_wire_scratch(&op->args, g, count);
+    scratch *from = NULL;
+    if (bytes)
+        AX_TRY(find_scratch(op->c, bytes, &from));
+    if (bytes && !from)
+        return AX_OK;
+    *p = (piece){.op = op,
+                 .tag = (int)((op->tag + index) % TAGS) * PHASES,
+                 .step = 1,
+                 .phase = first_phase[op->kind],
+                 .first = first,
+                 .count = count,
+                 .from = from,
+                 .scratch = from ? from->data : &op->c->flat->nothing};
+    if (from)
+        from->busy = true;
     op->unstarted--;
     op->open++;
     return AX_OK;
@@ -368,8 +399,8 @@ static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
  * sender and receiver use the same tag. */
 static ax_status flat_start(ax_mpi_op *op)
 {
-    plan how = choose_algorithm(op);
-    op->pieces = op->args.coll == AX_BARRIER ? 1 : ax_ceil_div(op->args.count, how.cut);
+    const int64_t cut = ax_wire_cut(&op->args, op->c->comm.size);
+    op->pieces = op->args.coll == AX_BARRIER ? 1 : ax_ceil_div(op->args.count, cut);
     op->unstarted = op->pieces;
     op->tag = op->c->tags;
     op->c->tags = (int)((op->c->tags + op->pieces) % TAGS);
@@ -414,20 +445,21 @@ static ax_status progress_piece(piece *p, advance_fn *advance)
     if (done) {
         p->op->open--;
         p->op = NULL;
+        if (p->from)
+            p->from->busy = false;
     }
     return AX_OK;
 }
 
 static ax_status flat_test(ax_mpi_op *op, bool *done)
 {
-    plan how = choose_algorithm(op);
     ax_mpi_flat_state *flat = op->c->flat;
     for (int i = 0; i < PIECES; i++) {
         piece *p = &flat->piece[i];
         if (!p->op && op->unstarted)
-            AX_TRY(start_piece(p, op, how.cut));
+            AX_TRY(start_piece(p, op));
         if (p->op == op)
-            AX_TRY(progress_piece(p, how.advance));
+            AX_TRY(progress_piece(p, algorithm_of(op)));
     }
     *done = !op->unstarted && !op->open;
     return AX_OK;

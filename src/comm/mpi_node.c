@@ -259,16 +259,13 @@ static ax_status join_group(ax_mpi_comm *c, const topology *t, state *s, const i
         return AX_OK;
     MPI_Comm column;
     AX_MPI(MPI_Comm_split(c->mpi, t->at, t->map.node, &column));
-    AX_TRY(ax_mpi_comm_make(c->world, column, ax_rng_key(c->id, "column", 0), &s->column));
-    return ax_mpi_flat_create(&s->column->flat);
+    return ax_mpi_comm_make(c->world, column, ax_rng_key(c->id, "column", 0), &s->column);
 }
 
 static void free_state(state *s)
 {
-    if (s->column) {
-        ax_mpi_flat_destroy(&s->column->flat);
+    if (s->column)
         ax_mpi_comm_free(s->column);
-    }
     ax_node_group_destroy(&s->group);
     free(s);
 }
@@ -319,6 +316,24 @@ static void node_detach(ax_mpi_comm *c)
     MPI_Barrier(c->mpi); /* wait until no rank reads another rank's mailbox (shared memory) any more */
     free_state(s);
     c->path_state = NULL;
+}
+
+ax_status ax_mpi_node_reserve(ax_mpi_comm *c, const ax_comm_buffers *buffers)
+{
+    const state *s = c->path_state;
+    if (!s || !s->column)
+        return AX_OK;
+    AX_TRY(ax_node_group_reserve(s->group, buffers->columns));
+    return ax_mpi_flat_reserve(s->column, buffers->exchange);
+}
+
+void ax_mpi_node_reserved(const ax_mpi_comm *c, ax_comm_buffers *out)
+{
+    const state *s = c->path_state;
+    if (!s || !s->column)
+        return;
+    out->columns = ax_node_group_reserved(s->group);
+    ax_mpi_flat_reserved(s->column, out->exchange);
 }
 
 /* ---- operations ---------------------------------------------------------------------------------- */

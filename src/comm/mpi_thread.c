@@ -58,7 +58,6 @@ ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_co
     AX_TRY(ax_calloc(1, sizeof *c, &c));
     c->world = w;
     c->mpi = mpi;
-    c->flat = w->flat;
     c->id = id;
     c->comm = (ax_comm){.ops = &ax_mpi_ops, .impl = c};
     *out = c;
@@ -66,6 +65,7 @@ ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_co
     AX_MPI(MPI_Comm_rank(mpi, &c->comm.rank));
     AX_MPI(MPI_Comm_size(mpi, &c->comm.size));
     AX_TRY(find_members(c));
+    AX_TRY(ax_mpi_flat_create(c->comm.size, &c->flat));
     for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
         if ((*p)->attach)
             AX_TRY((*p)->attach(c));
@@ -88,6 +88,7 @@ void ax_mpi_comm_free(ax_mpi_comm *c)
     for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
         if ((*p)->detach)
             (*p)->detach(c);
+    ax_mpi_flat_destroy(&c->flat);
     MPI_Comm_free(&c->mpi);
     free(c->world_rank);
     free(c);
@@ -424,7 +425,6 @@ static ax_status create_world(ax_mpi_world *w)
 #ifndef NDEBUG
     AX_TRY(ax_mpi_checks_create(w, size));
 #endif
-    AX_TRY(ax_mpi_flat_create(&w->flat));
     AX_TRY(ax_mpi_node_create(w));
     AX_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &own));
     return ax_mpi_comm_make(w, own, 1, &w->comm);
@@ -459,7 +459,6 @@ static void destroy_world(ax_mpi_world *w)
     if (w->comm)
         ax_mpi_comm_free(w->comm);
     ax_mpi_node_destroy(w);
-    ax_mpi_flat_destroy(&w->flat);
     if (w->owns_mpi)
         MPI_Finalize();
 }

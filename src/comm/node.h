@@ -87,6 +87,11 @@ AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *m
  * borrowed; NULL is allowed if there is one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
+/* Makes the buffer of a group on several nodes for the exchange between them `bytes` bytes large; none of the
+ * group's operations is in flight. A collective that needs more enlarges it. ax_node_group_reserved returns
+ * its size. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_node_group_reserve(ax_node_group *group, size_t bytes);
+size_t ax_node_group_reserved(const ax_node_group *group);
 /* Destroys a group. Call this function only after all ranks of the group have completed their last
  * operation. */
 void ax_node_group_destroy(ax_node_group **group);

@@ -17,17 +17,10 @@
  * All ranks of a node read the same posts, so they all choose the same kind. Rounds form two sequences, the
  * channels: FIRST has the first round of every operation, MORE all further rounds. */
 #include "comm/node_group.h"
-#include "comm/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-    PART_INSIDE = 1 << 20,   /* smallest `part_bytes` on one node, used for buffers outside shared memory */
-    PART_OUTSIDE = 16 << 20, /* smallest `part_bytes` on several nodes, used for all buffers */
-    COLUMNS = 4 << 20        /* bytes of a group's buffer `columns`, for the exchange between nodes */
-};
 
 typedef enum phase {
     POST,  /* wait for this operation's turn, and for room in the ring channel.post; write this rank's call */
@@ -55,22 +48,26 @@ static ax_status need_stage(ax_node_group *g)
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
 }
 
-static int step_of(const ax_node_map *map)
-{
-    int step = map->nodes > 1 ? map->rank_of[map->size] - map->rank_of[0] : 0;
-    for (int i = map->size; i < map->nodes * map->size; i++)
-        if (map->rank_of[i] - map->rank_of[i - map->size] != step)
-            return 0;
-    return step > 0 ? step : 0;
-}
-
-/* Returns true if the exchange with other nodes uses the buffer g->columns: in a reduce-scatter for the
- * blocks to send; in an all-gather for the received blocks, unless their places in the caller's buffer are a
- * constant number of blocks (g->step) apart. */
+/* Returns true if the exchange with other nodes uses the buffer g->columns. */
 static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
 {
-    return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
+    return ax_wire_has_columns(a, g->map.nodes, g->step);
 }
+
+ax_status ax_node_group_reserve(ax_node_group *g, size_t bytes)
+{
+    if (bytes == g->columns_bytes)
+        return AX_OK;
+    free(g->columns);
+    g->columns = NULL;
+    g->columns_bytes = 0;
+    if (bytes)
+        AX_TRY(ax_wire_alloc(bytes, &g->columns));
+    g->columns_bytes = bytes;
+    return AX_OK;
+}
+
+size_t ax_node_group_reserved(const ax_node_group *g) { return g->columns_bytes; }
 
 static ax_status init_group(ax_node_group *g, const ax_node_map *map, int64_t *offset)
 {
@@ -88,10 +85,9 @@ static ax_status init_group(ax_node_group *g, const ax_node_map *map, int64_t *o
     AX_TRY(ax_node_alloc(g->node, sizeof(mailbox), &mine));
     g->mailbox[g->rank] = mine;
     *offset = ax_node_offset(g->node, mine, 1);
-    /* One part has room at least for one 8-byte element per rank to send, and one to receive. */
-    g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
-    g->step = step_of(map);
-    return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
+    g->part_bytes = ax_wire_part_bytes(map->nodes, map->size);
+    g->step = ax_wire_step(map->nodes, map->size, map->rank_of);
+    return map->nodes > 1 ? AX_OK : need_stage(g);
 }
 
 ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank, ax_node_group **out,
@@ -173,18 +169,6 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     bool gains =
         args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
     return gains && bytes_sent(group, args) >= WIRE_OUTSIDE;
-}
-
-/* Returns the number of elements of each block in one part of an operation (the last part may have fewer).
- * The result is the same on all nodes, even if only some nodes use staging buffers. */
-static int64_t part_size(const ax_node_op *op)
-{
-    const ax_node_group *g = op->group;
-    int blocks = blocks_sent(g, &op->args) + (in_place(&op->args) ? 0 : blocks_received(g, &op->args));
-    int64_t size = (int64_t)ax_dtype_size(op->args.dtype), most = g->part_bytes / (blocks * size);
-    if (needs_columns(g, &op->args))
-        most = ax_min(most, COLUMNS / (g->map.nodes * size));
-    return ax_min(op->args.count, most);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
@@ -398,7 +382,7 @@ static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
     size_t size = ax_dtype_size(a.dtype);
     int64_t lo = 0, hi = p.n;
     if (a.coll == AX_ALL_REDUCE)
-        ax_node_slice(g, &a, p.n, g->rank, &lo, &hi);
+        ax_wire_slice(&a, p.n, g->map.size, g->rank, &lo, &hi);
     if (a.coll == AX_ALL_GATHER)
         lo = g->rank_of[g->rank] * p.stride;
     *stride = needs_columns(g, &a) ? p.n : g->step * p.stride;
@@ -444,7 +428,7 @@ static ax_status first_round(ax_node_op *op)
         ax_node_do(g, &op->args, whole, small || op->args.coll != AX_ALL_REDUCE ? MOVE_WHOLE : MOVE_SHARED);
     }
     mark_moved(op, FIRST);
-    op->chunk = part_size(op);
+    op->chunk = ax_wire_part(&op->args, g->map.nodes, g->map.size, g->step); /* the same on all nodes */
     op->first = now ? op->args.count : 0;
     op->phase = now && !small ? LEAVE : TURN;
     return AX_OK;
@@ -463,6 +447,9 @@ static ax_status next_part(ax_node_op *op)
         AX_TRY(need_stage(g));
         pack(op);
     }
+    const size_t columns = (size_t)(g->map.nodes * op->n) * ax_dtype_size(op->args.dtype);
+    if (needs_columns(g, &op->args) && columns > g->columns_bytes)
+        AX_TRY(ax_node_group_reserve(g, columns));
     op->out = g->map.nodes > 1 && op->args.coll == AX_ALL_GATHER;
     op->phase = op->out ? START_EXCHANGE : PART_POST;
     return AX_OK;

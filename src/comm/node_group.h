@@ -4,11 +4,12 @@
 #define AXONN_COMM_NODE_GROUP_H
 
 #include "comm/node.h"
+#include "comm/wire.h"
 
 #include <stdatomic.h>
 
 enum {
-    LINE = 64,    /* bytes of a cache line */
+    LINE = WIRE_LINE,
     RING = 4,     /* largest number of rounds (exchanges of calls and data) of a channel in flight */
     BOX = 8 << 10 /* bytes of data that a rank can put into its mailbox */
 };
@@ -63,7 +64,9 @@ struct ax_node_group {
     char **recv;
     const void **src; /* source pointers of a reduction, one per rank */
     void **dst;
-    char *columns; /* with several nodes: buffer for the exchange between nodes, one block per node */
+    char *columns; /* with several nodes: buffer for the exchange between nodes, one block per node; NULL: not
+                      needed so far */
+    size_t columns_bytes;
 };
 
 /* The elements [first, first + n) of each rank's block. The blocks of successive ranks begin `stride`
@@ -86,9 +89,5 @@ typedef enum ax_node_move {
 
 /* Copies or reduces this rank's share of the data among the buffers in group->send, recv and columns. */
 void ax_node_do(const ax_node_group *group, const ax_coll_args *args, ax_node_part part, ax_node_move move);
-
-/* Sets [*lo, *hi) to the slice of the `count` elements that `rank` reduces in an all-reduce. */
-void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t count, int rank, int64_t *lo,
-                   int64_t *hi);
 
 #endif

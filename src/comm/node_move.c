@@ -13,16 +13,6 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Lets slices begin and end at multiples of a cache line, so that no two ranks write to the same line of a
- * buffer that begins at a line. */
-void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t count, int rank, int64_t *lo,
-                   int64_t *hi)
-{
-    int64_t line = LINE / (int64_t)ax_dtype_size(args->dtype), lines = ax_ceil_div(count, line);
-    *lo = ax_min(count, lines * rank / group->map.size * line);
-    *hi = ax_min(count, lines * (rank + 1) / group->map.size * line);
-}
-
 /* Reduces the elements [offset, offset + n) of all ranks' send buffers, and writes the result to each of the
  * addresses g->dst[0] to g->dst[m - 1]. */
 static void reduce(const ax_node_group *g, const ax_coll_args *a, int64_t offset, int64_t n, int m)
@@ -38,7 +28,7 @@ static void all_reduce(const ax_node_group *g, const ax_coll_args *a, ax_node_pa
     size_t size = ax_dtype_size(a->dtype);
     int64_t lo = 0, hi = p.n;
     if (move != MOVE_WHOLE)
-        ax_node_slice(g, a, p.n, g->rank, &lo, &hi);
+        ax_wire_slice(a, p.n, g->map.size, g->rank, &lo, &hi);
     size_t offset = (size_t)(p.first + lo) * size;
     g->dst[0] = g->recv[g->rank] + offset;
     for (int r = 0; r < g->map.size && move == MOVE_SHARED; r++)
@@ -52,7 +42,7 @@ static void gather_slices(const ax_node_group *g, const ax_coll_args *a, ax_node
     for (int k = 1; k < g->map.size; k++) {
         int r = (g->rank + k) % g->map.size;
         int64_t lo, hi;
-        ax_node_slice(g, a, p.n, r, &lo, &hi);
+        ax_wire_slice(a, p.n, g->map.size, r, &lo, &hi);
         size_t offset = (size_t)(p.first + lo) * size;
         copy(g->recv[g->rank] + offset, g->recv[r] + offset, (size_t)(hi - lo) * size);
     }

@@ -1,8 +1,6 @@
-/* How the ranks of a communicator of a dry run lie on nodes: as the prices of collectives need it, for the
- * worst placed of the groups that do the same, and as one rank sees it that sends to other nodes. */
+/* How the ranks of a communicator of a dry run lie on nodes, as the prices of collectives need it: for the
+ * worst placed of the groups that do the same. */
 #include "comm/place.h"
-
-#include <stdlib.h>
 
 int ax_placed_number(const ax_placed *p, int rank) { return p->number ? p->number[rank] : rank; }
 
@@ -62,19 +60,4 @@ ax_comm_place ax_placed_find(const ax_placed *p, int node)
             place.in_node = ax_min(place.in_node, most_in_node(p, first, node));
     }
     return place;
-}
-
-ax_status ax_placed_on_wire(const ax_placed *p, int node, int *node_of, ax_wire_place *out)
-{
-    int *count;
-    AX_TRY(ax_calloc((size_t)(p->world / node + 1), sizeof *count, &count));
-    for (int r = 0; r < p->size; r++)
-        count[node_of[r] = ax_placed_number(p, r) / node]++;
-    const int here = count[node_of[p->rank]];
-    *out = (ax_wire_place){p->size, p->rank, p->size - here, here, node_of};
-    for (int r = 0; r < p->size; r++)
-        if (count[node_of[r]] != here)
-            out->in_node = 0;
-    free(count);
-    return AX_OK;
 }

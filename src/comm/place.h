@@ -2,7 +2,7 @@
 #ifndef AXONN_COMM_PLACE_H
 #define AXONN_COMM_PLACE_H
 
-#include "comm/wire.h"
+#include "axonn/comm.h"
 
 /* The ranks of a communicator, by their numbers in a world whose nodes have equally many ranks with
  * successive numbers. */
@@ -16,8 +16,5 @@ typedef struct ax_placed {
 int ax_placed_number(const ax_placed *p, int rank);
 /* Returns what ax_comm_place_of says of the communicator, on nodes of `node` ranks. */
 ax_comm_place ax_placed_find(const ax_placed *p, int node);
-/* Sets *out to how the communicator's rank sees the others, on nodes of `node` ranks. `node_of` [size] gets
- * the node of each; *out borrows it. AX_ERR_MEMORY. */
-AX_MUST_CHECK ax_status ax_placed_on_wire(const ax_placed *p, int node, int *node_of, ax_wire_place *out);
 
 #endif

@@ -170,7 +170,11 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
     AX_TRY(ax_comm_is_dry(world)
                ? ax_ctx_create_dry_over(world, grid, compute, &mine, &dry)
                : ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
-    ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
+    ax_status status = AX_OK;
+    if (!ax_comm_is_dry(world) && !mine.offload.discrete)
+        status = ax_comm_dry_nodes_of(dry->world, world);
+    if (status == AX_OK)
+        status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = dry_run(engine, out);
     if (status == AX_OK)
@@ -181,6 +185,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
         status = plan_host_update(&mine.offload, threads, &out->memory);
     if (status == AX_OK && mine.offload.discrete)
         out->memory.bytes[AX_MEMORY_PINNED] = ax_memory_pinned(dry->grid);
+    out->memory.bytes[AX_MEMORY_COLLECTIVES] = ax_grid_buffers(dry->grid);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     if (status != AX_OK)

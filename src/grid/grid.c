@@ -170,25 +170,40 @@ ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out)
     return known ? AX_OK : add_comm(grid, atoms, out);
 }
 
-static int by_value(const void *x, const void *y) { return *(const ax_axisset *)x - *(const ax_axisset *)y; }
+static int by_axes(const void *x, const void *y)
+{
+    return ((const ax_grid_use *)x)->axes - ((const ax_grid_use *)y)->axes;
+}
 
-ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out)
+ax_status ax_grid_used(const ax_grid *grid, ax_grid_use **out)
 {
     AX_TRY(ax_calloc((size_t)grid->comms + 1, sizeof **out, out));
     int n = 0;
     for (int i = 0; i < grid->comms; i++)
         if (grid->along[i].atoms)
-            (*out)[n++] = grid->along[i].atoms;
-    qsort(*out, (size_t)n, sizeof **out, by_value);
+            (*out)[n++] = (ax_grid_use){grid->along[i].atoms, ax_comm_buffers_of(grid->along[i].comm)};
+    qsort(*out, (size_t)n, sizeof **out, by_axes);
     return AX_OK;
 }
 
-ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used)
+size_t ax_grid_buffers(const ax_grid *grid)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < grid->comms; i++) {
+        const ax_comm_buffers buffers = ax_comm_buffers_of(grid->along[i].comm);
+        bytes += ax_comm_buffers_bytes(&buffers);
+    }
+    return bytes;
+}
+
+ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used)
 {
     ax_comm *comm;
     double begin = ax_now();
-    for (const ax_axisset *axes = used; *axes; axes++)
-        AX_TRY(ax_grid_comm(grid, *axes, &comm));
+    for (const ax_grid_use *use = used; use->axes; use++) {
+        AX_TRY(ax_grid_comm(grid, use->axes, &comm));
+        AX_TRY(ax_comm_reserve_buffers(comm, &use->buffers));
+    }
     ax_log(AX_LOG_DEBUG, "%d communicators created in %.1f ms", grid->comms, (ax_now() - begin) * 1e3);
     return AX_OK;
 }

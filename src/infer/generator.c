@@ -19,7 +19,7 @@ struct ax_generator {
     ax_kv_cache *cache;          /* NULL: the generator computes the logits of whole sequences */
     ax_frame *frame;
     ax_frame_plan *plan; /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
-    ax_axisset *axes;    /* the sets of grid axes along which ranks communicate */
+    ax_grid_use *axes;   /* the sets of grid axes along which ranks communicate */
     int64_t *costs;      /* costs of the layers (ax_model_use.costs) */
     const ax_loki *loki; /* ax_pretrained.loki */
     ax_generator_options options; /* capacity 0: no cache */
@@ -305,6 +305,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
         bytes[AX_MEMORY_LOGITS] = logits_bytes(&g);
         bytes[AX_MEMORY_CACHE] = g.cache ? ax_kv_cache_bytes(g.cache) : 0;
         bytes[AX_MEMORY_PINNED] = ax_device_host_access(out->ctx->dev) ? 0 : ax_memory_pinned(dry->grid);
+        bytes[AX_MEMORY_COLLECTIVES] = ax_grid_buffers(dry->grid);
     }
     destroy(&g);
     return status;
@@ -319,7 +320,11 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     const ax_grid *grid = g->ctx->grid;
     AX_TRY(ax_ctx_create_dry(ax_grid_rank(grid), ax_grid_ranks(grid), ax_grid_sizes(grid), g->ctx->compute,
                              &g->ctx->parallel, &dry));
-    ax_status status = dry_run(dry, config, g);
+    ax_status status = AX_OK;
+    if (ax_device_uses_host_memory(g->ctx->dev))
+        status = ax_comm_dry_nodes_of(dry->world, g->ctx->world);
+    if (status == AX_OK)
+        status = dry_run(dry, config, g);
     if (status == AX_OK)
         status = ax_grid_used(dry->grid, &g->axes);
     if (status == AX_OK)

@@ -90,13 +90,16 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-/* Says how many ranks a node has, if that is known. */
-static ax_status number_nodes(ax_comm *world)
+/* Says how many ranks a node has, if that is known, and if the host sends what goes to other nodes: between
+ * GPUs the plan does not know who does. */
+static ax_status number_nodes(const ax_train_plan *plan, ax_comm *world)
 {
-    const char *text;
-    AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &text));
-    ax_comm_dry_nodes(world, (int)strtol(text, NULL, 10));
-    return AX_OK;
+    const char *ranks, *shared;
+    AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &ranks));
+    AX_TRY(ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &shared));
+    return plan->parallel.offload.discrete
+               ? AX_OK
+               : ax_comm_dry_nodes(world, (int)strtol(ranks, NULL, 10), strcmp(shared, "off") != 0);
 }
 
 /* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. Its
@@ -116,7 +119,7 @@ static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_com
     if (status == AX_OK)
         status = ax_comm_dry_number(*out, numbers);
     if (status == AX_OK)
-        status = number_nodes(*out);
+        status = number_nodes(plan, *out);
     free(numbers);
     if (status != AX_OK)
         ax_comm_destroy(out);

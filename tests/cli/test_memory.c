@@ -1,9 +1,9 @@
 /* Sixteen layouts over grids, stages, ZeRO, recomputation, low-rank updates, packed rows, schedules and
  * offloaded state, and what `axonn plan` says of them: the planned bytes of each class are those that ranks
  * allocate, on the host and on an emulated GPU; the planned peak is the one that the system measures of
- * processes; the micro-batch that the plan names runs within the limit, and the next is refused; the planned
- * traffic is what ranks count, on emulated nodes also what goes to others. CTest sets AXONN_PLUGINS for the
- * emulated GPU. */
+ * processes, on one node and on emulated ones; the micro-batch that the plan names runs within the limit, and
+ * the next is refused; the planned traffic is what ranks count, on emulated nodes also what goes to others.
+ * CTest sets AXONN_PLUGINS for the emulated GPU. */
 #include "cli/cli_test.h"
 #include "support/emulated.h"
 #include "support/params.h"
@@ -202,12 +202,13 @@ static int64_t integer(json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-/* Plans a layout. `more`: further keys. The caller releases the plan. */
-static json_t *plan_of(const layout *l, const char *more)
+/* Plans a layout on nodes of `node` ranks (0: one node). `more`: further keys. The caller releases the plan.
+ */
+static json_t *plan_of(const layout *l, int node, const char *more)
 {
     char command[1024];
     snprintf(command, sizeof command, AXONN " plan %s --ranks %d --json runtime.ranks_per_node=%d %s %s %s",
-             file_of(l, false), l->ranks, l->node, model_of(l), l->keys, more);
+             file_of(l, false), l->ranks, node, model_of(l), l->keys, more);
     return json_of(command);
 }
 
@@ -236,7 +237,7 @@ static void expect(int code, const layout *l, int node, const char *more)
 }
 
 /* The measured peak of the process beside the planned one, which on device cpu includes host memory. */
-static void compare_peaks(const layout *l, json_t *plan)
+static void compare_peaks(const layout *l, int node, json_t *plan)
 {
     json_t *begin = row_with("run", "mem_planned", 0), *step = row_with("run", "mem_bytes", 2),
            *stages = json_object_get(plan, "stages"), *bytes;
@@ -253,9 +254,10 @@ static void compare_peaks(const layout *l, json_t *plan)
     assert_int_equal(integer(begin, "mem_planned"), integer(plan, "mem_planned"));
     const double planned = (double)(integer(plan, "mem_planned") + host) / 1048576,
                  measured = (double)(integer(step, "mem_bytes") - integer(begin, "mem_baseline")) / 1048576;
-    print_message("%-90s planned %6.1f MiB, measured %6.1f\n", l->keys, planned, measured);
+    print_message("%-90s planned %6.1f MiB, measured %6.1f on %s\n", l->keys, planned, measured,
+                  node ? "emulated nodes" : "one node");
     if (measured > 1.01 * planned + 8 || measured < 0.99 * planned - 8)
-        fail_msg("%s: the plan is wrong by %.1f MiB", l->keys, measured - planned);
+        fail_msg("%s, nodes of %d ranks: the plan is wrong by %.1f MiB", l->keys, node, measured - planned);
     json_decref(begin);
     json_decref(step);
 }
@@ -303,23 +305,25 @@ static void runs_are_as_planned(void **state)
     for (size_t i = 10 % step; i < AX_COUNT(layouts); i += step) {
         const layout *l = &layouts[i];
         char more[128];
-        json_t *two = plan_of(l, "train.micro_batch=2");
+        json_t *two = plan_of(l, 0, "train.micro_batch=2");
         const int64_t limit = integer(two, "mem_planned") + 1000;
         snprintf(more, sizeof more, "runtime.device_memory=%lld", (long long)limit);
-        json_t *one = plan_of(l, more);
+        json_t *one = plan_of(l, 0, more);
         const int64_t largest = integer(one, "largest_micro_batch");
         assert_in_range(largest, 2, 16);
         snprintf(more, sizeof more, "train.micro_batch=%lld runtime.device_memory=%lld", (long long)largest,
                  (long long)limit);
-        json_t *plan = plan_of(l, more);
+        json_t *plan = plan_of(l, 0, more), *apart = plan_of(l, l->node, more);
         expect(0, l, 0, more);
-        compare_peaks(l, plan);
+        compare_peaks(l, 0, plan);
         expect(0, l, l->node, more);
-        compare_traffic(l, plan);
+        compare_peaks(l, l->node, apart);
+        compare_traffic(l, apart);
         refuse_next(l, largest, limit);
         json_decref(two);
         json_decref(one);
         json_decref(plan);
+        json_decref(apart);
     }
 }
 

@@ -167,6 +167,65 @@ static void places_are_those_of_the_world(void **state)
     ax_comm_destroy(&world);
 }
 
+static void start_scatter(ax_comm *comm, ax_stream *stream, void *data, int64_t count, ax_work **work)
+{
+    OK(ax_reduce_scatter(comm, stream, data, (char *)data + (64 << 20), count, AX_F32, AX_SUM, work));
+}
+
+static void expect_buffers(ax_comm *comm, const ax_comm_buffers *want)
+{
+    const ax_comm_buffers got = ax_comm_buffers_of(comm);
+    assert_memory_equal(got.piece, want->piece, sizeof got.piece);
+    assert_memory_equal(got.exchange, want->exchange, sizeof got.exchange);
+    assert_int_equal(got.columns, want->columns);
+}
+
+/* Pieces of a reduction have 1 MiB of scratch, the last what is left; those that are in flight together
+ * count. */
+static void buffers_are_those_in_flight(void **state)
+{
+    (void)state;
+    enum { MIB = 1 << 20 };
+    const ax_comm_buffers apart = {.piece = {MIB, 2 * (200000 - 131072) * 4, 2 * 4 * 10}},
+                          among = {.exchange = {MIB, MIB, MIB, MIB}, .columns = 4 * MIB},
+                          none = {.columns = 0};
+    ax_comm *world, *group;
+    ax_device *dev;
+    void *data;
+    ax_work *a, *b, *c;
+    OK(ax_device_open("dry", 1, &dev));
+    OK(ax_device_alloc(dev, 128 << 20, &data));
+    ax_stream stream = {.dev = dev};
+    const int pair[] = {1, 2};
+    for (int shared = 0; shared < 2; shared++) { /* ranks of a node without shared memory are apart too */
+        OK(ax_comm_dry_create(1, 4, &world));
+        OK(ax_comm_dry_nodes(world, shared ? 2 : 4, shared));
+        OK(ax_comm_group(world, pair, 2, &group));
+        start_scatter(group, &stream, data, 10, &a);
+        start_scatter(group, &stream, data, 200000, &b);
+        OK(ax_all_gather(group, &stream, data, data, 5000000, AX_F32, &c));
+        expect_buffers(group, &apart);
+        OK(ax_wait(&a));
+        start_scatter(group, &stream, data, 9, &a);
+        expect_buffers(group, &apart);
+        expect_buffers(world, &none);
+        ax_comm_destroy(&group);
+        if (shared) { /* two ranks on each of two nodes exchange one operation at a time */
+            start_scatter(world, &stream, data, 1000000, &a);
+            start_scatter(world, &stream, data, 1000000, &b);
+            expect_buffers(world, &among);
+        }
+        ax_comm_destroy(&world);
+    }
+    OK(ax_comm_dry_create(1, 4, &world));
+    OK(ax_comm_dry_nodes(world, 4, true));
+    start_scatter(world, &stream, data, 1000000, &a);
+    expect_buffers(world, &none);
+    ax_comm_destroy(&world);
+    ax_device_free(dev, data, 128 << 20);
+    ax_device_close(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +233,7 @@ int main(void)
         cmocka_unit_test(operations_only_report_their_operands),
         cmocka_unit_test(groups_are_dry_too),
         cmocka_unit_test(places_are_those_of_the_world),
+        cmocka_unit_test(buffers_are_those_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

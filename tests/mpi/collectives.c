@@ -3,8 +3,51 @@
 #include "mpi/world.h"
 #include "support/messages.h"
 #include "support/on_device.h"
+#include "support/ranks.h"
 
 #include <string.h>
+
+/* Operations in flight wait for one another if the communicator has one buffer. */
+static ax_status with_one_buffer(ax_comm *comm)
+{
+    enum { OPS = 4, COUNT = 700001, ROOM = (1 << 20) + (1 << 12) };
+    const ax_comm_buffers one = {.piece = {ROOM}, .exchange = {ROOM}};
+    const size_t g = (size_t)ax_comm_size(comm);
+    const int me = ax_comm_rank(comm);
+    float *send[OPS], *recv[OPS], *x;
+    ax_work *work[OPS];
+    AX_TRY(ax_comm_reserve_buffers(comm, &one));
+    for (int i = 0; i < OPS; i++) {
+        AX_TRY(ax_comm_alloc(comm, g * COUNT * sizeof *x, (void **)&send[i]));
+        AX_TRY(ax_comm_alloc(comm, g * COUNT * sizeof *x, (void **)&recv[i]));
+        for (size_t k = 0; k < g * COUNT; k++)
+            send[i][k] = (float)((int)(k % 11) + me + i);
+    }
+    for (int i = 0; i < OPS; i++)
+        AX_TRY(i % 2 ? ax_all_reduce(comm, NULL, send[i], COUNT, AX_F32, AX_SUM, &work[i])
+                     : ax_reduce_scatter(comm, NULL, send[i], recv[i], COUNT, AX_F32, AX_SUM, &work[i]));
+    for (int i = 0; i < OPS; i++) {
+        AX_TRY(ax_wait(&work[i]));
+        x = i % 2 ? send[i] : recv[i];
+        for (size_t k = 0, at = i % 2 ? 0 : (size_t)me * COUNT; k < COUNT; k++)
+            EXPECT(x[k] == (float)(g * ((at + k) % 11 + (size_t)i) + g * (g - 1) / 2));
+        ax_comm_free(comm, send[i], g * COUNT * sizeof *x);
+        ax_comm_free(comm, recv[i], g * COUNT * sizeof *x);
+    }
+    const ax_comm_buffers now = ax_comm_buffers_of(comm);
+    EXPECT(!memcmp(now.piece, one.piece, sizeof now.piece) && !now.exchange[1]);
+    return AX_OK;
+}
+
+static ax_status check_one_buffer(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_comm *all;
+    AX_TRY(ax_comm_split(world, 0, ax_comm_rank(world), &all));
+    const ax_status status = with_one_buffer(all);
+    ax_comm_destroy(&all);
+    return status;
+}
 
 static ax_status check_all(ax_comm *world, bool links)
 {
@@ -19,6 +62,7 @@ static ax_status check_all(ax_comm *world, bool links)
                   {"groups", check_groups, true},
                   {"overlap", check_overlap, true},
                   {"random operations", check_random, true},
+                  {"few buffers", check_one_buffer, false},
                   {"messages", check_messages, false},
                   {"a window of messages", check_message_window, false},
                   {"a ring of messages", check_message_ring, false},

@@ -184,14 +184,14 @@ void eq_free(eq_run *r)
 }
 
 /* Checks that the plan has exactly the sets of axes along which the steps communicated. */
-static ax_status check_axes(const ax_grid *grid, const ax_axisset *planned)
+static ax_status check_axes(const ax_grid *grid, const ax_grid_use *planned)
 {
-    ax_axisset *used;
+    ax_grid_use *used;
     int i = 0;
     AX_TRY(ax_grid_used(grid, &used));
-    while (used[i] && used[i] == planned[i])
+    while (used[i].axes && used[i].axes == planned[i].axes)
         i++;
-    bool same = used[i] == planned[i];
+    bool same = used[i].axes == planned[i].axes;
     free(used);
     AX_CHECK(same, AX_ERR_INTERNAL, "the steps communicated along other sets of axes than the plan has");
     return AX_OK;

@@ -56,10 +56,12 @@ static inline ax_status init_pruned(ax_param_set *set)
     return ax_param_set_refresh(set);
 }
 
-/* Returns true if the device holds the planned bytes of each class, and has not held more at any time. */
+/* Returns true if the device holds the planned bytes of each class, and has not held more at any time, and if
+ * collectives between nodes have the planned buffers. */
 static inline bool held_as_planned(const ax_ctx *ctx, const ax_memory *planned)
 {
-    bool same = ax_ctx_peak(ctx) == ax_memory_total(planned);
+    bool same = ax_ctx_peak(ctx) == ax_memory_total(planned) &&
+                ax_grid_buffers(ctx->grid) == planned->bytes[AX_MEMORY_COLLECTIVES];
     for (int i = 0; i < AX_MEMORY_CLASSES; i++)
         same = same && (ax_memory_where((ax_memory_class)i) != AX_MEMORY_ON_DEVICE ||
                         ctx->held.bytes[i] == planned->bytes[i]);

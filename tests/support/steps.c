@@ -119,7 +119,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const ax_event_ring *ring
         if (i == 0) /* an evaluation between two steps, as in a run */
             AX_TRY(ax_engine_eval(engine, rows, (void *)s->shape, GLOBAL - 3, &s->eval));
     }
-    return collect_weights(ctx, ax_engine_params(engine), s);
+    return AX_OK;
 }
 
 /* Checks that the plan predicted the memory that the steps used. */
@@ -162,9 +162,13 @@ ax_status steps_run(ax_comm *world, setup *s)
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)
+        status = ax_grid_prepare(ctx->grid, plan.axes);
+    if (status == AX_OK)
         status = steps(ctx, engine, ring, s);
     if (status == AX_OK)
         status = check_memory_plan(ctx, engine, &plan);
+    if (status == AX_OK) /* takes buffers that steps do not need */
+        status = collect_weights(ctx, ax_engine_params(engine), s);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

@@ -59,10 +59,8 @@ typedef struct ax_config {
                                   default; ax_runtime_get returns the value in use */
     ax_option_set *set;        /* the option set that has read the values and knows where each was set
                                   (ax_option_place) */
-    struct {
-        bool is,
-            host_access; /* axonn plan --machine: the host can access the memory of the machine's devices */
-    } described;         /* .is: the run is planned for the devices of a described machine */
+    ax_offload_memory memory;  /* of the devices: AX_OFFLOAD_BY_DEVICE, unless the run is planned for those of
+                                  a  described machine (axonn plan --machine) */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */

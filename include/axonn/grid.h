@@ -257,6 +257,11 @@ typedef enum ax_offload_update {
     AX_OFFLOAD_ON_DEVICE, /* the device updates; the state passes through it in buckets */
     AX_OFFLOAD_ON_HOST    /* the host updates, where the state is */
 } ax_offload_update;
+typedef enum ax_offload_memory {
+    AX_OFFLOAD_BY_DEVICE, /* not known yet: the device's backend says it (ax_offload_resolve) */
+    AX_OFFLOAD_SHARED,    /* the device computes in host memory, or the host can access the device's */
+    AX_OFFLOAD_DISCRETE   /* the device has memory that the host cannot access */
+} ax_offload_memory;
 #define AX_EXPERT_ROOM 2.0            /* default of ax_parallel.expert_room */
 enum { AX_OFFLOAD_BUCKET = 4 << 20 }; /* default number of elements of a bucket */
 typedef struct ax_offload {
@@ -265,9 +270,8 @@ typedef struct ax_offload {
     int64_t bucket; /* elements, rounded up to a multiple of AX_UPDATE_UNIT; 0: AX_OFFLOAD_BUCKET */
     int64_t chunk;  /* without clipping, the gradients of this many buckets are reduced while those before are
                        updated (k in the paper); 0: all are reduced before the update */
-    const char *dir; /* directory of the file; borrowed. NULL: the current directory */
-    bool discrete;   /* the device's memory is not host memory; set by ax_offload_resolve, unless it is */
-    bool described;  /* that of a described machine, for which a run is planned */
+    const char *dir;          /* directory of the file; borrowed. NULL: the current directory */
+    ax_offload_memory memory; /* of the device, also if nothing is offloaded */
 } ax_offload;
 
 /* How a run is distributed over its grid, and which communication overlaps with computation. The default of

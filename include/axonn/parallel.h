@@ -558,7 +558,7 @@ AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sum
  * stay on the device: kernels read their master weights. */
 
 /* Replaces AX_OFFLOAD_AUTO and the default size of a bucket in *by by their values for backend `device`, and
- * sets by->discrete, unless by->described. A set does this with the settings of its context; a plan needs it
+ * sets by->memory, unless that is known. A set does this with the settings of its context; a plan needs it
  * before, because it is made on the device dry. */
 AX_MUST_CHECK ax_status ax_offload_resolve(const char *device, ax_offload *by);
 /* Returns the word for a place in the key offload.optimizer: "none", "host" or "file". */

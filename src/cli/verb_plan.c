@@ -90,7 +90,7 @@ static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine
 static ax_status find_wire(const ax_train_plan *p, forecast *f)
 {
     const char *per_node;
-    const bool access = !p->parallel.offload.discrete;
+    const bool access = p->parallel.offload.memory != AX_OFFLOAD_DISCRETE;
     f->wire = -1;
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &per_node));
     for (int s = 0; s < f->stages && access && strtol(per_node, NULL, 10); s++)
@@ -515,10 +515,8 @@ static ax_status run(const void *raw)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));
     if (status == AX_OK)
         status = open_machine(a, &machine);
-    if (machine) {
-        config.described.is = true;
-        config.described.host_access = machine->device.host_access;
-    }
+    if (machine)
+        config.memory = machine->device.host_access ? AX_OFFLOAD_SHARED : AX_OFFLOAD_DISCRETE;
     if (status == AX_OK && a->tokens && !machine)
         status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
     if (status == AX_OK && a->explain && !searches)

@@ -152,7 +152,8 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 static ax_status plan_host_update(const ax_offload *by, int threads, ax_memory *memory)
 {
     size_t scratch = 0;
-    if (by->optimizer != AX_OFFLOAD_NONE && by->update == AX_OFFLOAD_ON_HOST && by->discrete)
+    if (by->optimizer != AX_OFFLOAD_NONE && by->update == AX_OFFLOAD_ON_HOST &&
+        by->memory == AX_OFFLOAD_DISCRETE)
         AX_TRY(ax_device_workspace("cpu", threads, &scratch));
     memory->bytes[AX_MEMORY_HOST] += scratch;
     return AX_OK;
@@ -171,7 +172,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
                ? ax_ctx_create_dry_over(world, grid, compute, &mine, &dry)
                : ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
     ax_status status = AX_OK;
-    if (!ax_comm_is_dry(world) && !mine.offload.discrete)
+    if (!ax_comm_is_dry(world) && mine.offload.memory != AX_OFFLOAD_DISCRETE)
         status = ax_comm_dry_nodes_of(dry->world, world);
     if (status == AX_OK)
         status = ax_engine_create(dry, options, NULL, 0, &engine);
@@ -183,7 +184,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
         status = ax_device_workspace(device, threads, &out->memory.bytes[AX_MEMORY_WORKSPACE]);
     if (status == AX_OK)
         status = plan_host_update(&mine.offload, threads, &out->memory);
-    if (status == AX_OK && mine.offload.discrete)
+    if (status == AX_OK && mine.offload.memory == AX_OFFLOAD_DISCRETE)
         out->memory.bytes[AX_MEMORY_PINNED] = ax_memory_pinned(dry->grid);
     out->memory.bytes[AX_MEMORY_COLLECTIVES] = ax_grid_buffers(dry->grid);
     ax_engine_destroy(&engine);

@@ -18,12 +18,13 @@ const char *ax_offload_place_name(ax_offload_place place)
 
 ax_status ax_offload_resolve(const char *device, ax_offload *by)
 {
-    bool access = !by->discrete;
-    if (!by->described)
+    bool access;
+    if (by->memory == AX_OFFLOAD_BY_DEVICE) {
         AX_TRY(ax_device_name_host_access(device, &access));
-    by->discrete = !access;
+        by->memory = access ? AX_OFFLOAD_SHARED : AX_OFFLOAD_DISCRETE;
+    }
     if (by->update == AX_OFFLOAD_AUTO)
-        by->update = access ? AX_OFFLOAD_ON_HOST : AX_OFFLOAD_ON_DEVICE;
+        by->update = by->memory == AX_OFFLOAD_SHARED ? AX_OFFLOAD_ON_HOST : AX_OFFLOAD_ON_DEVICE;
     if (!by->bucket)
         by->bucket = AX_OFFLOAD_BUCKET;
     return AX_OK;
@@ -34,7 +35,8 @@ ax_status ax_offload_resolve(const char *device, ax_offload *by)
 /* Returns true if the context's device can use the store itself. */
 static bool is_in_place(const ax_offload *by)
 {
-    return by->optimizer == AX_OFFLOAD_HOST && by->update == AX_OFFLOAD_ON_HOST && !by->discrete;
+    return by->optimizer == AX_OFFLOAD_HOST && by->update == AX_OFFLOAD_ON_HOST &&
+           by->memory != AX_OFFLOAD_DISCRETE;
 }
 
 int64_t ax_offload_chunk(const ax_param_set *set)
@@ -110,13 +112,16 @@ static size_t size_of(const struct ax_offload_state *o) { return ax_dtype_size(o
 /* Returns true if a cpu device updates for a device with memory of its own. */
 static bool is_remote(const struct ax_offload_state *o)
 {
-    return o->by.update == AX_OFFLOAD_ON_HOST && o->by.discrete;
+    return o->by.update == AX_OFFLOAD_ON_HOST && o->by.memory == AX_OFFLOAD_DISCRETE;
 }
 
 static bool in_file(const struct ax_offload_state *o) { return o->by.optimizer == AX_OFFLOAD_FILE; }
 
 /* Returns true if the file's thread cannot access the memory of the device that updates. */
-static bool stages(const struct ax_offload_state *o) { return in_file(o) && o->by.discrete && !is_remote(o); }
+static bool stages(const struct ax_offload_state *o)
+{
+    return in_file(o) && o->by.memory == AX_OFFLOAD_DISCRETE && !is_remote(o);
+}
 
 /* Returns the address of an element of an array in a store that is memory. */
 static char *stored(const ax_param_state *s, int64_t first)

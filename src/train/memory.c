@@ -51,7 +51,7 @@ static void log_offload(const ax_train_run *run, const ax_engine_plan *plan)
     char size[32], ring[128] = "";
     if (by->optimizer == AX_OFFLOAD_NONE || !ax_train_first(run))
         return;
-    if (by->optimizer == AX_OFFLOAD_HOST && !by->discrete) {
+    if (by->optimizer == AX_OFFLOAD_HOST && by->memory != AX_OFFLOAD_DISCRETE) {
         ax_log(AX_LOG_INFO,
                "offload.optimizer host frees no memory here: device %s computes in host memory; file does",
                run->config->device);
@@ -142,8 +142,8 @@ static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memor
     rest.bytes[AX_MEMORY_WORKSPACE] = 0;
     AX_TRY(fits_all(run, &rest, &m, &fits));
     /* A GPU's scratch memory does not depend on threads. Stages may differ in the other memory. */
-    int64_t little =
-        threads == 1 || run->plan.parallel.offload.discrete || scratch <= ax_memory_total(&rest) / 2;
+    int64_t little = threads == 1 || run->plan.parallel.offload.memory == AX_OFFLOAD_DISCRETE ||
+                     scratch <= ax_memory_total(&rest) / 2;
     AX_TRY(ax_train_max(run, &little, 1));
     if (fits && !little)
         ax_text_add(out, size, "%s%s are scratch memory of the %d threads of each rank: set `threads` lower",

@@ -26,8 +26,7 @@ ax_parallel ax_train_parallel(const ax_config *config)
                                         .update = (ax_offload_update)config->offload.update,
                                         .bucket = config->offload.bucket,
                                         .chunk = config->offload.chunk,
-                                        .described = config->described.is,
-                                        .discrete = config->described.is && !config->described.host_access,
+                                        .memory = config->memory,
                                         .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;
@@ -97,7 +96,7 @@ static ax_status number_nodes(const ax_train_plan *plan, ax_comm *world)
     const char *ranks, *shared;
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &ranks));
     AX_TRY(ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &shared));
-    return plan->parallel.offload.discrete
+    return plan->parallel.offload.memory == AX_OFFLOAD_DISCRETE
                ? AX_OK
                : ax_comm_dry_nodes(world, (int)strtol(ranks, NULL, 10), strcmp(shared, "off") != 0);
 }

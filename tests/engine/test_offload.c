@@ -216,8 +216,10 @@ static ax_status check_table(const char *family, bool lora, int zero, int64_t bu
 {
     ax_parallel parallel = ax_parallel_default;
     parallel.zero = zero;
-    parallel.offload = (ax_offload){
-        .optimizer = AX_OFFLOAD_HOST, .update = AX_OFFLOAD_ON_DEVICE, .bucket = bucket, .discrete = true};
+    parallel.offload = (ax_offload){.optimizer = AX_OFFLOAD_HOST,
+                                    .update = AX_OFFLOAD_ON_DEVICE,
+                                    .bucket = bucket,
+                                    .memory = AX_OFFLOAD_DISCRETE};
     ax_ctx *ctx;
     ax_model *model;
     ax_param_set *set;

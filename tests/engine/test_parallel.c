@@ -106,6 +106,27 @@ static void grids_train_as_one_rank_does(void **state)
     free(serial.weights);
 }
 
+/* ZeRO divides matrices by rows: of eight ranks some have none. */
+static void ranks_without_rows_train_too(void **state)
+{
+    (void)state;
+    static const ax_grid_size grids[] = {{{1, 1, 1, 1, 8}}, {{1, 1, 2, 1, 4}}};
+    setup base = {
+        .shape = &small, .grid = {{1, 1, 1, 1, 1}}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
+    setup serial = run(base);
+    for (size_t i = 0; i < AX_COUNT(grids); i++)
+        for (int zero = 1; zero < 4; zero++) {
+            setup s = base;
+            if (!my_share((size_t)zero, 3))
+                continue;
+            s.grid = grids[i];
+            s.parallel.zero = zero;
+            s.micro_batch = zero == 2 ? 1 : 3;
+            overlapped_and_not(s, &serial);
+        }
+    free(serial.weights);
+}
+
 /* The other strategies of the table, each on all of its axes. */
 static void strategies_train_as_one_rank_does(void **state)
 {
@@ -255,6 +276,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grids_train_as_one_rank_does),
+        cmocka_unit_test(ranks_without_rows_train_too),
         cmocka_unit_test(strategies_train_as_one_rank_does),
         cmocka_unit_test(overlap_changes_no_bit_in_bf16),
         cmocka_unit_test(bytes_are_those_of_the_closed_forms),

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const shape odd = {21, 3, 23, 29, 12}, even = {32, 4, 64, 128, 16};
+const shape odd = {21, 3, 23, 29, 12}, even = {32, 4, 64, 128, 16}, small = {3, 1, 5, 29, 12};
 
 static ax_status model_of(const setup *s, ax_model_config *out)
 {

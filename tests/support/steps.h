@@ -10,8 +10,9 @@ enum { GLOBAL = 24, STEPS = 3, MAX_WEIGHTS = 40000 };
 typedef struct shape {
     int64_t hidden, heads, ffn, vocab, seq_len;
 } shape;
-/* odd: no axis divides a size. even: all sizes are divisible, so no message is padded. */
-extern const shape odd, even;
+/* odd: no axis divides a size. even: all sizes are divisible, so no message is padded. small: matrices of 3
+ * and 5 rows. */
+extern const shape odd, even, small;
 
 typedef struct setup {
     const shape *shape;

@@ -144,9 +144,12 @@ ax_status ax_train_check_priced(const ax_train_plan *p)
     AX_CHECK(by.optimizer != AX_OFFLOAD_FILE, AX_ERR_USAGE,
              "offload.optimizer=file: the time of reading and writing the file is not known; plan with "
              "offload.optimizer=none or host");
-    AX_CHECK(by.optimizer == AX_OFFLOAD_NONE || by.update != AX_OFFLOAD_ON_HOST, AX_ERR_USAGE,
-             "offload.update=host (which auto means if the device computes in host memory): the time of an "
-             "update on the host is not known; plan with offload.update=device");
+    /* where the device computes in host memory, its own kernels update the state in its place */
+    AX_CHECK(by.optimizer == AX_OFFLOAD_NONE || by.update == AX_OFFLOAD_ON_DEVICE ||
+                 by.memory == AX_OFFLOAD_SHARED,
+             AX_ERR_USAGE,
+             "offload.update=host: the time of an update on the host of a GPU is not known, because a "
+             "description has no rates of the host's kernels; plan with offload.update=device");
     return AX_OK;
 }
 

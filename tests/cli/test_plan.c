@@ -237,20 +237,31 @@ static void machine_gives_the_time_of_a_step(void **state)
     assert_null(strstr(out.data, "tokens/s"));
     static const struct {
         const char *keys, *said;
-    } unknown[] = {{"offload.optimizer=file", "no time of a step: offload.optimizer=file"},
-                   {"offload.optimizer=host offload.update=host", "no time of a step: offload.update=host"}};
+    } unknown[] = {{"--machine m.yaml offload.optimizer=file", "no time of a step: offload.optimizer=file"},
+                   {"--machine gpu.yaml offload.optimizer=host offload.update=host",
+                    "no time of a step: offload.update=host"}};
+    assert_int_equal(
+        shell("{ sed 's/host_access: true/host_access: false/' m.yaml && echo 'host: {copy: 1e9}'; } "
+              ">gpu.yaml",
+              &out),
+        0);
     for (size_t i = 0; i < AX_COUNT(unknown); i++) {
         char command[256];
-        snprintf(command, sizeof command, AXONN " plan a.yaml --machine m.yaml %s 2>&1", unknown[i].keys);
+        snprintf(command, sizeof command, AXONN " plan a.yaml %s 2>&1", unknown[i].keys);
         assert_int_equal(shell(command, &out), 0);
         assert_contains(out.data, unknown[i].said);
     }
+    /* Where devices compute in host memory, the same kernels update the same state. */
+    plan = json_of(AXONN " plan a.yaml --machine m.yaml offload.optimizer=host offload.update=host --json "
+                         "2>/dev/null");
+    assert_true(fabs(json_number_value(json_object_get(plan, "step_ms")) - ms[1]) < 1e-9 * ms[1]);
+    json_decref(plan);
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml offload.optimizer=host offload.update=device "
                                  "2>&1",
                            &out),
                      0);
     assert_contains(out.data, "tokens/s");
-    assert_int_equal(shell("rm m.yaml; " AXONN " plan a.yaml --tokens 5 2>&1", &out), 2);
+    assert_int_equal(shell("rm m.yaml gpu.yaml; " AXONN " plan a.yaml --tokens 5 2>&1", &out), 2);
     assert_contains(out.data, "--tokens: times need a description of a machine");
     ax_buf_fini(&out);
 }

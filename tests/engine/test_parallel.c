@@ -111,8 +111,11 @@ static void ranks_without_rows_train_too(void **state)
 {
     (void)state;
     static const ax_grid_size grids[] = {{{1, 1, 1, 1, 8}}, {{1, 1, 2, 1, 4}}};
-    setup base = {
-        .shape = &small, .grid = {{1, 1, 1, 1, 1}}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
+    setup base = {.shape = &small,
+                  .grid = {{1, 1, 1, 1, 1}},
+                  .parallel = together,
+                  .micro_batch = 2,
+                  .compute = AX_F64};
     setup serial = run(base);
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         for (int zero = 1; zero < 4; zero++) {

@@ -369,7 +369,7 @@ static void kernels_sleep_as_planned(void **state)
     static const struct {
         const char *keys, *said;
     } bad[] = {{"device=ref", "only device=cpu can sleep, not ref"},
-               {"offload.optimizer=host", "the time of an update on the host is not known"},
+               {"offload.optimizer=file", "the time of reading and writing the file is not known"},
                {"model.family=mixtral", "without moe.capacity the router decides"},
                {"train.precision=fp16", "device.gemm.f16"},
                {"--ranks 4 grid.data=4", "fewer than the 4 of the grid"}};

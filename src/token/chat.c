@@ -333,14 +333,20 @@ static ax_status check_last(const ax_chat_turns *turns)
     return AX_OK;
 }
 
+ax_status chat_refuse(const char *why)
+{
+    return ax_fail(
+        AX_ERR_USAGE,
+        "the tokenizer's own chat_template cannot be used: %s; correct it, or name the template to "
+        "write conversations by with --template or data.template (%s)",
+        why, ax_chat_names);
+}
+
 /* Fails if there is no template for the conversation. */
 static ax_status need_template(const ax_chat *chat, const ax_chat_turns *turns)
 {
-    AX_CHECK(
-        !chat->broken.size || (chat->own && turns->tools), AX_ERR_USAGE,
-        "the tokenizer's own chat_template cannot be used: %s; correct %s, or name the template to write "
-        "conversations by with --template or data.template (%s)",
-        chat->broken.data, chat->tok->template_file ? chat->tok->template_file : "it", ax_chat_names);
+    if (chat->broken.size && !(chat->own && turns->tools))
+        return chat_refuse(chat->broken.data);
     AX_CHECK(
         chat->template || chat->own, AX_ERR_USAGE,
         "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "

@@ -80,11 +80,42 @@ static void name_own(const char *text, const char *tools, char name[AX_CHAT_NAME
     snprintf(name, AX_CHAT_NAME_BYTES, "own-%016llx", (unsigned long long)chat_jinja_hash(text, tools));
 }
 
-static ax_status take_own(ax_chat *chat, const char *text, const char *tools)
+/* Returns the file of the tokenizer's templates, for messages. */
+static const char *file_of(const ax_tokenizer *tok)
 {
-    AX_TRY(chat_jinja_create(chat->tok, text, tools, &chat->own));
-    name_own(text, tools, chat->name);
-    return ax_strdup(text, &chat->jinja);
+    return tok->template_file ? tok->template_file : "tokenizer_config.json";
+}
+
+/* Appends where the tokenizer's template of this name stands. */
+static ax_status put_place(const ax_tokenizer *tok, const char *name, ax_buf *out)
+{
+    const char *file = file_of(tok);
+    if (tok->template_dir && strcmp(name, "default") != 0)
+        return ax_buf_printf(out, "%s/%s.jinja", tok->template_dir, name);
+    if (tok->template_dir || tok->chat_template_apart)
+        return ax_buf_printf(out, "%s", file);
+    return ax_buf_printf(out, "%s, chat_template%s%s", file, tok->templates ? " " : "",
+                         tok->templates ? name : "");
+}
+
+/* Takes the tokenizer's template of this name, which there is; with `tools`, that named tool_use for
+ * conversations with tools, if there is one. */
+static ax_status take_own(ax_chat *chat, const char *name, bool tools)
+{
+    const ax_tokenizer *tok = chat->tok;
+    ax_buf where[2] = {0};
+    ax_status status = put_place(tok, name, &where[0]);
+    if (status == AX_OK)
+        status = put_place(tok, "tool_use", &where[1]);
+    const chat_source text = {find_text(tok, name), where[0].data};
+    const chat_source more = {tools ? find_text(tok, "tool_use") : NULL, where[1].data};
+    if (status == AX_OK)
+        status = chat_jinja_create(tok, text, more, &chat->own);
+    ax_buf_fini(&where[0]);
+    ax_buf_fini(&where[1]);
+    AX_TRY(status);
+    name_own(text.text, more.text, chat->name);
+    return ax_strdup(text.text, &chat->jinja);
 }
 
 /* Takes the tokenizer's template of this name, or the one whose texts token files name so. Leaves chat->own
@@ -95,20 +126,20 @@ static ax_status take_named_own(ax_chat *chat, const char *name)
     char given[AX_CHAT_NAME_BYTES];
     json_t *value;
     if (text)
-        return take_own(chat, text, NULL);
+        return take_own(chat, name, false);
     if ((text = ax_tokenizer_chat_template(chat->tok))) {
         name_own(text, tools, given);
         if (!strcmp(given, name))
-            return take_own(chat, text, tools);
+            return take_own(chat, "default", true);
         name_own(text, NULL, given);
         if (!strcmp(given, name))
-            return take_own(chat, text, NULL);
+            return take_own(chat, "default", false);
     }
     json_object_foreach(chat->tok->templates, found, value)
     {
         name_own(json_string_value(value), NULL, given);
         if (!strcmp(given, name))
-            return take_own(chat, json_string_value(value), NULL);
+            return take_own(chat, found, false);
     }
     return AX_OK;
 }
@@ -142,6 +173,18 @@ static ax_status refuse_name(const ax_chat *chat, const char *name)
     return status;
 }
 
+/* Given the `status` of creating a template that the tokenizer brings: makes a fault of it one of use. */
+static ax_status refuse_broken(ax_status status)
+{
+    ax_buf why = {0};
+    if (status != AX_ERR_DATA)
+        return status;
+    AX_TRY(ax_buf_printf(&why, "%s", ax_error_message()));
+    status = chat_refuse(why.data);
+    ax_buf_fini(&why);
+    return status;
+}
+
 static ax_status take_named(ax_chat *chat, const char *name)
 {
     ax_buf list = {0};
@@ -149,7 +192,7 @@ static ax_status take_named(ax_chat *chat, const char *name)
     for (size_t i = 0; i < CHAT_TEMPLATES && !chat->template; i++)
         chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
     if (!chat->template) {
-        AX_TRY(take_named_own(chat, name));
+        AX_TRY(refuse_broken(take_named_own(chat, name)));
         return chat->own
                    ? chat_jinja_describe(chat->own, find_text(chat->tok, name) ? name : NULL, &chat->origin)
                    : refuse_name(chat, name);
@@ -218,7 +261,7 @@ static ax_status choose_own(ax_chat *chat)
     if (found)
         return ax_buf_printf(&chat->origin, "%s",
                              known ? known->origin : "that of the tokenizer's chat_template");
-    const ax_status status = take_own(chat, own, tools);
+    const ax_status status = take_own(chat, "default", true);
     if (status == AX_ERR_DATA) /* concerns conversations only */
         return ax_buf_printf(&chat->broken, "%s", ax_error_message());
     AX_TRY(status);
@@ -251,13 +294,13 @@ static ax_status choose_without_default(ax_chat *chat)
 {
     const char *tools = find_text(chat->tok, "tool_use");
     if (tools) {
-        const ax_status status = take_own(chat, tools, NULL);
+        const ax_status status = take_own(chat, "tool_use", false);
         if (status == AX_ERR_DATA) /* concerns conversations only */
             return ax_buf_printf(&chat->broken, "%s", ax_error_message());
         AX_TRY(status);
         AX_TRY(chat_jinja_describe(chat->own, "tool_use", &chat->origin));
     }
-    AX_TRY(ax_buf_printf(&chat->broken, "no template of it is named default%s",
+    AX_TRY(ax_buf_printf(&chat->broken, "%s: no template of it is named default%s", file_of(chat->tok),
                          tools ? ", and the conversation has no tools" : ""));
     return list_own(chat->tok, "; the tokenizer brings ", &chat->broken);
 }
@@ -265,7 +308,7 @@ static ax_status choose_without_default(ax_chat *chat)
 static ax_status choose(ax_chat *chat)
 {
     const ax_tokenizer *tok = chat->tok;
-    return tok->template_fault               ? ax_buf_printf(&chat->broken, "%s", tok->template_fault)
+    return tok->template_fault ? ax_buf_printf(&chat->broken, "%s: %s", file_of(tok), tok->template_fault)
            : ax_tokenizer_chat_template(tok) ? choose_own(chat)
            : tok->templates                  ? choose_without_default(chat)
                                              : choose_by_tokens(chat);

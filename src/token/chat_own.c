@@ -10,8 +10,6 @@
 #include <time.h>
 #include <xxhash.h>
 
-#define WRITES_NOTHING "the model's chat_template writes nothing for the conversation"
-
 struct chat_jinja {
     ax_jinja *text, *tools; /* tools: for conversations with tools; NULL: `text` */
     json_t *tokens;         /* bos_token and the like, for the context */
@@ -540,7 +538,7 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     if (status == AX_OK)
         status = write_first(own, context, n, prompt, own->cuts.cut ? &own->cuts : NULL, all);
     if (status == AX_OK && !all->text.size)
-        status = ax_fail(AX_ERR_DATA, WRITES_NOTHING);
+        status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK && !prompt)
         status = marks && !all->lost ? find_marked(message, n, all, &answers)
                                      : find_answers(tok, own, turns, number, context, all, &answers);
@@ -583,8 +581,8 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
 
 /* Finds the token that ends an answer, and what stands before it, from a short conversation. A template that
  * refuses this conversation ends answers with the end-of-text token. AX_ERR_DATA: the template is at fault
- * whatever the conversation. */
-static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
+ * whatever the conversation. `where`: its place, for messages. */
+static ax_status find_closing(const ax_tokenizer *tok, const char *where, chat_jinja *own)
 {
     static const char answer[] = "Answer.";
     ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = "Question?", .size = 9},
@@ -600,7 +598,7 @@ static ax_status find_closing(const ax_tokenizer *tok, chat_jinja *own)
     const written whole = {text, text, text->text.size, text->text.size, text->text.size, text->n_parts};
     if (status == AX_ERR_MEMORY || text->own_fault)
         return status;
-    AX_CHECK(status != AX_OK || text->text.size, AX_ERR_DATA, WRITES_NOTHING);
+    AX_CHECK(status != AX_OK || text->text.size, AX_ERR_DATA, "%s: the template writes nothing", where);
     if (status != AX_OK || !find_message(&whole, 2, &at))
         return AX_OK;
     const char *rest = text->text.data + at.end;
@@ -635,19 +633,19 @@ static ax_status read_time(chat_jinja *own)
     return AX_OK;
 }
 
-ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out)
+ax_status chat_jinja_create(const ax_tokenizer *tok, chat_source text, chat_source tools, chat_jinja **out)
 {
     chat_jinja *own;
     AX_TRY(ax_calloc(1, sizeof *own, &own));
-    ax_status status = ax_jinja_parse("chat_template", text, strlen(text), &own->text);
-    if (status == AX_OK && tools)
-        status = ax_jinja_parse("chat_template tool_use", tools, strlen(tools), &own->tools);
+    ax_status status = ax_jinja_parse(text.where, text.text, strlen(text.text), &own->text);
+    if (status == AX_OK && tools.text)
+        status = ax_jinja_parse(tools.where, tools.text, strlen(tools.text), &own->tools);
     if (status == AX_OK)
         status = read_time(own);
     if (status == AX_OK)
         status = read_tokens(tok, &own->tokens);
     if (status == AX_OK)
-        status = find_closing(tok, own);
+        status = find_closing(tok, text.where, own);
     ax_jinja_text_fini(&own->work[0]);
     if (status != AX_OK)
         chat_jinja_destroy(&own);

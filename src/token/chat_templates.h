@@ -103,6 +103,9 @@ struct ax_chat {
     char *jinja;       /* text of `own` */
 };
 
+/* Fails with AX_ERR_USAGE: the tokenizer's own template cannot be used. `why` begins with its file. */
+ax_status chat_refuse(const char *why);
+
 /* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
  * by the tokenizer's texts. NULL counts as the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
@@ -141,9 +144,13 @@ ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_
 
 /* ---- the model's own template: chat_own.c ------------------------------------------------------------ */
 
-/* Creates the template from its text; `tools`: the text for conversations with tools, or NULL. AX_ERR_DATA: a
- * text is not Jinja, or has what is not offered. */
-ax_status chat_jinja_create(const ax_tokenizer *tok, const char *text, const char *tools, chat_jinja **out);
+/* A text of the tokenizer, and where it stands, for messages. */
+typedef struct chat_source {
+    const char *text, *where;
+} chat_source;
+/* Creates the template from its text; `tools`: that for conversations with tools, whose text may be NULL.
+ * AX_ERR_DATA: a text is not Jinja, or has what is not offered. */
+ax_status chat_jinja_create(const ax_tokenizer *tok, chat_source text, chat_source tools, chat_jinja **out);
 void chat_jinja_destroy(chat_jinja **jinja);
 /* As ax_chat_render, into an empty text. `marks`: blocks {% generation %} are the answers, if there are any.
  */

@@ -155,6 +155,8 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
                               : tok->chat_template ? "chat_template.jinja"
                                                    : "additional_chat_templates",
                               &tok->template_file);
+    if (status == AX_OK && found && tok->templates && !tok->template_dir)
+        status = ax_path_join(dir, "additional_chat_templates", &tok->template_dir);
     return status;
 }
 

@@ -225,9 +225,10 @@ typedef struct tok_tree {
 struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
-    char *chat_template;        /* Jinja, or NULL */
-    json_t *templates;          /* by name, where there are several: an object of texts; or NULL */
-    char *template_file;        /* of the chat template, for messages; or NULL */
+    char *chat_template; /* Jinja, or NULL */
+    json_t *templates;   /* by name, where there are several: an object of texts; or NULL */
+    char *template_file; /* of the chat template, for messages; or NULL */
+    char *template_dir;  /* has a file NAME.jinja for each of `templates` but the default one; or NULL */
     const char *template_fault; /* why chat_template of tokenizer_config.json is none; or NULL */
 
     tok_piece *pieces; /* [n_ids], indexed by id */

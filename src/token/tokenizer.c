@@ -63,6 +63,7 @@ void ax_tokenizer_destroy(ax_tokenizer **tok)
     free(t->config);
     free(t->chat_template);
     free(t->template_file);
+    free(t->template_dir);
     json_decref(t->templates);
     free(t);
     *tok = NULL;

@@ -480,9 +480,8 @@ static void checkpoints_carry_the_template(void **state)
     put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>{{ messages | center }}");
     put("merged/generation_config.json", "{\"eos_token_id\": 2, \"temperature\": 0.6}\n");
     ends(2,
-         "the tokenizer's own chat_template cannot be used: chat_template:1: the template uses what axonn "
-         "does "
-         "not offer: filter center (line 1)",
+         "the tokenizer's own chat_template cannot be used: merged/chat_template.jinja:1: the template uses "
+         "what axonn does not offer: filter center; correct it, or name",
          "echo x | " AXONN " generate merged --chat --max-tokens 2");
     ends(0, NULL, "echo x | " AXONN " generate merged --chat --template chatml --max-tokens 2");
     ends(0, "in place of the tokenizer's own",

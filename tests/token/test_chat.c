@@ -359,7 +359,7 @@ static void a_tokenizer_has_its_own_template(void **state)
         {"{}", NULL, "chatml", tokens},
         {"{'chat_template': '### Instruction: ### Response:'}", NULL, NULL, "### Instruction: ### Response:"},
         {"{'chat_template': null}", NULL, "chatml", tokens},
-        {"{'chat_template': 3}", NULL, "", "cannot be used: it is neither a text, nor texts by name"},
+        {"{'chat_template': 3}", NULL, "", "tokenizer_config.json: it is neither a text, nor texts by name"},
         {"{'chat_template': '<start_of_turn>'}", NULL, NULL, "<start_of_turn>"},
         {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, NULL, "<|start_header_id|> <|eot_id|>"},
         {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "[INST] <<SYS>> [/INST]"},
@@ -369,7 +369,7 @@ static void a_tokenizer_has_its_own_template(void **state)
         {"{}", CHATML "\n\n\n", NULL, QUESTION "\n"},
         {"{}", "{{ 'be good' }}" CHATML, NULL, "be good" QUESTION},
         {"{}", "{% include 'x' %}" CHATML, "",
-         "cannot be used: chat_template:1: the tag include is not offered"},
+         "chat_template.jinja:1: the tag include is not offered here; correct it"},
         {"{}", "{{ bos_token is defined }}{{ eos_token }}" CHATML, NULL, "False" QUESTION},
         {"{'chat_template': '### Instruction: ### Response:'}", CHATML, "chatml", own},
     };

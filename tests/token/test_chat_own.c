@@ -15,6 +15,9 @@ static ax_tokenizer *load(scratch *s, const char *jinja)
     return tok;
 }
 
+/* An element of a list of templates. */
+#define NAMED(name, text) "{'name': '" name "', 'template': '" text "{{ messages | length }}'}"
+
 /* Returns what the tokenizer's template writes for a record (JSON with single quotes), with targets in
  * brackets and "~" before text of the conversation; or the error. Destroys the tokenizer; the caller frees
  * the text. */
@@ -131,10 +134,10 @@ static void answers_that_cannot_be_told_are_refused(void **state)
         "turn 2: where the answer is cannot be told, because the model's chat_template writes the turns "
         "before it otherwise");
     expect_refused(s, "{{ raise_exception('no ' ~ messages[0].role) }}", two,
-                   "chat_template:1: the template refuses the conversation: no user");
+                   "chat_template.jinja:1: the template refuses the conversation: no user");
     expect_refused(s, "{{ raise_exception('a\\x1b]0;b\\x07\\n\\x7f\\u009bé' ~ messages[0].role) }}", two,
                    "refuses the conversation: a\\x1b]0;b\\x07\\n\\x7f\\x9béuser");
-    expect_refused(s, "{% for m in messages[2:] %}x{% endfor %}", "[{'role': 'user', 'content': 'a'}]",
+    expect_refused(s, "{% for m in messages[1:] %}x{% endfor %}", "[{'role': 'user', 'content': 'a'}]",
                    "writes nothing for the conversation");
 }
 
@@ -145,7 +148,7 @@ static void faults_of_templates_are_no_faults_of_records(void **state)
     static const struct {
         const char *jinja, *why;
     } cases[] = {
-        {"\n{{ foo(1) }}", "chat_template:2: \"foo\" is not defined"},
+        {"\n{{ foo(1) }}", "chat_template.jinja:2: \"foo\" is not defined"},
         {"{{ 1 / 0 }}", "a division by zero"},
         {"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(0) }}", "parts inside each other"},
         {"{% for i in range(90000) %}{% for k in range(90000) %}{% endfor %}{% endfor %}",
@@ -163,9 +166,51 @@ static void faults_of_templates_are_no_faults_of_records(void **state)
         OK(ax_chat_create(tok, NULL, &chat));
         FAILS(AX_ERR_USAGE, cases[i].why,
               ax_chat_render(chat, &(ax_chat_turns){.turn = &turn, .n = 1}, false, &text));
-        assert_non_null(strstr(ax_error_message(), "; correct "));
-        assert_non_null(strstr(ax_error_message(), "/chat_template.jinja, or name the template"));
+        assert_non_null(strstr(ax_error_message(), "; correct it, or name the template"));
+        assert_non_null(strstr(ax_error_message(), "/chat_template.jinja:"));
+        ax_chat_destroy(&chat);
+        FAILS(AX_ERR_USAGE, cases[i].why, ax_chat_create(tok, "default", &chat));
         ax_chat_text_fini(&text);
+        ax_tokenizer_destroy(&tok);
+    }
+}
+
+/* Messages name the file of a template, and its name where the file has several. */
+static void places_of_templates_are_named(void **state)
+{
+    static const struct {
+        const char *config, *file, *name, *where;
+    } cases[] = {
+        {"'{{ foo() }}'", NULL, NULL, "/chatml-tok/tokenizer_config.json, chat_template:1: \"foo\""},
+        {"[" NAMED("default", "") ", {'name': 'rag', 'template': '{{ foo() }}'}]", NULL, "rag",
+         "/chatml-tok/tokenizer_config.json, chat_template rag:1: \"foo\""},
+        {"null", "{{ messages }}", "rag",
+         "/chatml-tok/additional_chat_templates/rag.jinja:2: the template uses what axonn does not offer: "
+         "filter a;"},
+        {"null", "{{ 1 | a }}{{ 2 | b }}\n{{ 3 | c }}", NULL,
+         "/chatml-tok/chat_template.jinja:1: the template uses what axonn does not offer: filter a, filter "
+         "b, "
+         "filter c (line 2);"},
+    };
+    scratch *s = *state;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char config[256];
+        ax_tokenizer *tok;
+        ax_chat *chat = NULL;
+        const char *path = put_chatml(s);
+        snprintf(config, sizeof config, "{'chat_template': %s}", cases[i].config);
+        set_quotes(config);
+        put_text(s, "chatml-tok/tokenizer_config.json", config);
+        if (cases[i].file) {
+            put_text(s, "chatml-tok/chat_template.jinja", cases[i].file);
+            OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+            put_text(s, "chatml-tok/additional_chat_templates/rag.jinja", "\n{{ x | a }}");
+        }
+        OK(ax_tokenizer_load(path, &tok));
+        ax_status status = ax_chat_create(tok, cases[i].name, &chat);
+        if (!cases[i].name)
+            status = ax_chat_render(chat, &(ax_chat_turns){0}, true, &(ax_chat_text){0});
+        FAILS(AX_ERR_USAGE, cases[i].where, status);
         ax_chat_destroy(&chat);
         ax_tokenizer_destroy(&tok);
     }
@@ -525,7 +570,6 @@ static void named_templates_are_saved(void **state)
 /* Which of several templates counts, as transformers 5.24 decides. */
 static void templates_count_as_in_transformers(void **state)
 {
-#define NAMED(name, text) "{'name': '" name "', 'template': '" text "{{ messages | length }}'}"
 #define NO_DEFAULT "no template of it is named default"
     static const struct {
         const char *config, *file, *rag; /* chat_template of the configuration; texts of files */
@@ -536,7 +580,7 @@ static void templates_count_as_in_transformers(void **state)
         {"{'default': 'd', 'tool_use': 't'}", NULL, NULL, "d", "t"},
         {"{'default': 'd'}", NULL, NULL, "d", "d"},
         {"[" NAMED("rag", "r") ", " NAMED("tool_use", "t") "]", NULL, NULL,
-         NO_DEFAULT ", and the conversation has no tools; the tokenizer brings rag, tool_use; correct ",
+         NO_DEFAULT ", and the conversation has no tools; the tokenizer brings rag, tool_use; correct it",
          "t1"},
         {"[" NAMED("rag", "r") "]", NULL, NULL, NO_DEFAULT "; the tokenizer brings rag;",
          NO_DEFAULT "; the tokenizer brings rag;"},
@@ -585,6 +629,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(faults_of_templates_are_no_faults_of_records, files_setup,
                                         files_teardown),
+        cmocka_unit_test_setup_teardown(places_of_templates_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(fixed_dates_have_no_time_zone, files_setup, files_teardown),

@@ -364,10 +364,9 @@ static void test_messages(void **state)
     expect_text_refused("a\nb\n{{ 1 +\n }}",
                         "t:4: expected an expression, but there is the end of the tag (}})");
     expect_text_refused("\n{% include 'x' %}", "t:2: the tag include is not offered here");
-    expect_text_refused(
-        "{{ s | center }}\n{{ s is filter }}{{ l | batch(2) }}",
-        "uses what axonn does not offer: filter center (line 1), test filter (line 2), filter batch "
-        "(line 2)");
+    expect_text_refused("{{ s | center }}\n{{ s is filter }}{{ l | batch(2) }}",
+                        "uses what axonn does not offer: filter center, test filter (line 2), filter batch "
+                        "(line 2)");
     expect_text_refused("{% if 1 %}\n{{ s | center }}{% endif %}", "t:2: the filter center is not offered");
     expect_text_refused("\n\n{{ nosuch.x }}", "t:3: \"nosuch\" is not defined");
     expect_text_refused("{{ s.nosuch.x }}", "t:1: a str has no attribute \"nosuch\"");

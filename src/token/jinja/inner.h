@@ -370,8 +370,9 @@ typedef struct parser {
     jx *e;
     ax_jinja *out;
     const token *at;
-    jbuf missing; /* filters and tests that are not offered */
-    int branches; /* depth of `if`: what is not offered there fails when it is reached, as in Jinja2 */
+    jbuf missing;     /* filters and tests that are not offered */
+    int missing_line; /* of the first one */
+    int branches;     /* depth of `if`: what is not offered there fails when it is reached, as in Jinja2 */
 } parser;
 
 node *new_node(parser *p, node_type type) __attribute__((returns_nonnull));

@@ -311,6 +311,7 @@ static void parse_text(jx *e, ax_jinja *out, const char *text, size_t size)
     out->varargs = names_find(&out->names, "varargs", 7);
     out->kwargs = names_find(&out->names, "kwargs", 6);
     out->caller = names_find(&out->names, "caller", 6);
+    e->line = p.missing.n ? p.missing_line : e->line;
     if (p.missing.n)
         jx_fail(e, "the template uses what axonn does not offer: %.*s",
                 (int)ax_min((int64_t)p.missing.n, 1500), p.missing.data);

@@ -333,12 +333,15 @@ static node *parse_postfix(parser *p, node *n)
             return n;
 }
 
-/* Notes a filter or test that is not offered. */
+/* Notes a filter or test that is not offered, with its line unless it is that of the first one. */
 static void note_missing(parser *p, const char *kind, const node *n)
 {
-    if (!n->fn && !p->branches)
-        jbuf_printf(p->e, &p->missing, "%s%s %.60s (line %d)", p->missing.n ? ", " : "", kind, n->name,
-                    n->line);
+    if (n->fn || p->branches)
+        return;
+    p->missing_line = p->missing.n ? p->missing_line : n->line;
+    jbuf_printf(p->e, &p->missing, "%s%s %.60s", p->missing.n ? ", " : "", kind, n->name);
+    if (n->line != p->missing_line)
+        jbuf_printf(p->e, &p->missing, " (line %d)", n->line);
 }
 
 static node *parse_filter(parser *p, node *input)

@@ -107,6 +107,19 @@ static ax_status make_dir(const char *verb, char *dir, size_t size)
     return status;
 }
 
+/* Warns of a doubt about the template, if it has written conversations of a token file. */
+static bool warn_of_template(const ax_chat *chat, const char *tokens)
+{
+    ax_data *data;
+    if (!chat || !ax_chat_doubt(chat) || ax_data_open(tokens, -1, &data) != AX_OK)
+        return false;
+    const bool written = !strcmp(ax_data_describe(data)->chat_template, ax_chat_name(chat));
+    if (written)
+        ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(chat));
+    ax_data_close(&data);
+    return written;
+}
+
 static ax_status tokenize(const model_data *d, const opened_model *m, const ax_chat *chat, const char *dir,
                           cli_progress *progress, ax_strings *tokens)
 {
@@ -118,9 +131,11 @@ static ax_status tokenize(const model_data *d, const opened_model *m, const ax_c
                                        .bare = d->bare,
                                        .progress = show_build,
                                        .user = progress};
+    bool warned = false;
     for (int i = 0; i < d->n; i++) {
         char *path;
         AX_TRY(ax_data_prepare(d->path[i], &how, dir, &path));
+        warned = warned || warn_of_template(chat, path);
         ax_status status = ax_strings_add(tokens, "%s", path);
         free(path);
         AX_TRY(status);

@@ -21,6 +21,7 @@ typedef struct reader {
     const cli_record *record;
     ax_encoder *encoder; /* NULL: the model has no tokenizer */
     ax_ids ids;
+    bool told; /* which template is used */
 } reader;
 
 #define FAULT(r, ...) cli_records_fault(&(r)->list->records, (r)->record->line, __VA_ARGS__)
@@ -57,6 +58,14 @@ static ax_status read_ids(reader *r, const json_t *value)
     return AX_OK;
 }
 
+void cli_log_template(const ax_chat *template)
+{
+    if (ax_chat_origin(template))
+        ax_log(AX_LOG_INFO, "template %s, %s", ax_chat_name(template), ax_chat_origin(template));
+    if (ax_chat_doubt(template))
+        ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(template));
+}
+
 static ax_status read_messages(reader *r, const json_t *value)
 {
     ax_chat_turns turns = {0};
@@ -66,6 +75,9 @@ static ax_status read_messages(reader *r, const json_t *value)
         return FAULT(r, "the model has no tokenizer.json: give \"tokens\" in place of \"messages\"");
     if (!r->source->template)
         return FAULT(r, "\"messages\" need a template, and none is known for the model: give --template");
+    if (!r->told)
+        cli_log_template(r->source->template);
+    r->told = true;
     ax_status status = ax_chat_read(value, r->source->ignore, &turns);
     if (status == AX_OK)
         status = ax_chat_render(r->source->template, &turns, true, &text);

@@ -28,6 +28,9 @@ typedef struct prompt_list {
     int64_t texts_done;
 } prompt_list;
 
+/* Logs the template of prompts, and how it was chosen; warns of it if there is a doubt. */
+void cli_log_template(const ax_chat *template);
+
 /* Reads a file of prompts, and finds all that is wrong in it. Called on rank 0. */
 ax_status prompts_read(const prompt_source *source, prompt_list *out);
 /* Prints a hash of the prompts, their ids and their other members as 16 hexadecimal digits. Rank 0. */

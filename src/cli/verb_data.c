@@ -164,6 +164,8 @@ static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const 
     cli_progress_start(&progress, "tokenizing", true);
     ax_status status = ax_data_build(&how, &report);
     cli_progress_end(&progress);
+    if (status == AX_OK && *report.train.chat_template && ax_chat_doubt(chat))
+        ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(chat));
     return status == AX_OK ? report_build(a, &report, ax_now() - start) : status;
 }
 

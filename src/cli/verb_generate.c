@@ -450,8 +450,8 @@ static ax_status choose_template(session *s)
     ax_status status = ax_chat_create(s->m.model.tokenizer, s->a->template, &s->template);
     if (status != AX_OK)
         ax_error_context("--template");
-    else if (s->m.first && ax_chat_origin(s->template))
-        ax_log(AX_LOG_INFO, "template %s, %s", ax_chat_name(s->template), ax_chat_origin(s->template));
+    else if (s->m.first && !s->a->prompts) /* prompts need not be conversations */
+        cli_log_template(s->template);
     return status;
 }
 

@@ -265,7 +265,8 @@ static ax_status choose_own(ax_chat *chat)
     if (status == AX_ERR_DATA) /* concerns conversations only */
         return ax_buf_printf(&chat->broken, "%s", ax_error_message());
     AX_TRY(status);
-    AX_TRY(chat_jinja_describe(chat->own, NULL, &chat->origin));
+    const char *name = tools ? "default (tool_use for conversations with tools)" : "default";
+    AX_TRY(chat_jinja_describe(chat->own, chat->tok->templates ? name : NULL, &chat->origin));
     return known && known->differs
                ? ax_buf_printf(&chat->origin,
                                "; earlier versions of axonn wrote by template %s here, as "
@@ -325,6 +326,25 @@ static ax_status add_begin(ax_chat *chat)
     return AX_OK;
 }
 
+/* Sets chat->doubt if an answer ends with text that is no token. Some templates write nothing behind the last
+ * answer; what ends it is then not known. */
+static ax_status doubt_end(ax_chat *chat)
+{
+    const char *rest = chat->own ? chat_jinja_rest(chat->own) : "";
+    int n = (int)ax_min(strcspn(rest, "\n\r\t\x1b\xc2"), 100);
+    while (n && (rest[n] & 0xc0) == 0x80)
+        n--;
+    return n ? ax_buf_printf(
+                   &chat->doubt,
+                   "template %s, the tokenizer's own, ends an answer with \"%.*s\", which is text to "
+                   "this tokenizer, no token: a model learns no token that ends an answer, and goes "
+                   "on to the greatest number of tokens unless --until \"%.*s\" ends it. Use the "
+                   "tokenizer for which the template was made, or name a template whose tokens this "
+                   "one has (--template, data.template)",
+                   chat->name, n, rest, n, rest)
+             : AX_OK;
+}
+
 ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out)
 {
     *out = NULL;
@@ -336,6 +356,8 @@ ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **ou
         status = name ? take_named(chat, name) : choose(chat);
     if (status == AX_OK)
         status = guard_tokens(chat);
+    if (status == AX_OK)
+        status = doubt_end(chat);
     if (status != AX_OK)
         ax_chat_destroy(&chat);
     *out = chat;
@@ -348,6 +370,7 @@ void ax_chat_destroy(ax_chat **chat)
         ax_buf_fini(&(*chat)->begin);
         ax_buf_fini(&(*chat)->origin);
         ax_buf_fini(&(*chat)->broken);
+        ax_buf_fini(&(*chat)->doubt);
         chat_jinja_destroy(&(*chat)->own);
         free((*chat)->jinja);
         ax_ids_fini(&(*chat)->guarded[0]);
@@ -366,6 +389,8 @@ const char *ax_chat_origin(const ax_chat *chat)
 {
     return (chat->template || chat->own) && chat->origin.size ? chat->origin.data : NULL;
 }
+
+const char *ax_chat_doubt(const ax_chat *chat) { return chat->doubt.size ? chat->doubt.data : NULL; }
 
 int64_t ax_chat_date(const ax_chat *chat, bool *fixed)
 {

@@ -84,7 +84,7 @@ typedef struct finder {
     ax_buf mask;
 } finder;
 
-static bool is_space(const tok_added *a)
+bool chat_is_space(const tok_added *a)
 {
     size_t at = 0;
     for (size_t n = 1; at < a->size && n; at += n)
@@ -197,7 +197,7 @@ static ax_status find_tokens(ax_chat *chat, finder *f)
             f->where[k] = BETWEEN;
         else if (!f->where[k] && looks_like_markup(a) && chat_jinja_writes(chat->own, a->content, a->size))
             f->where[k] = ELSEWHERE;
-        if (f->where[k] && !a->special && !is_space(a))
+        if (f->where[k] && !a->special && !chat_is_space(a))
             AX_TRY(ax_ids_add(&chat->guarded[is_said(a, f->where[k])], &a->id, 1));
     }
     return AX_OK;

@@ -17,6 +17,7 @@ struct chat_jinja {
     bool fixed;         /* by SOURCE_DATE_EPOCH */
     int32_t end;        /* the token that ends an answer; -1: none is known */
     ax_buf closing;     /* what stands between an answer and that token */
+    ax_buf rest;        /* what follows an answer in which no token is, without white space before it */
     ax_jinja_text work[4];
     ax_jinja_cuts cuts; /* of the conversation */
 };
@@ -307,15 +308,16 @@ static size_t up_to_last_token(const ax_tokenizer *tok, const char *text, size_t
     return end;
 }
 
-/* Returns the first special token in a text, or the first added token if none is special; NULL: there is
- * none. *before is the number of bytes before it. The end-of-text token counts as special. */
+/* Returns the first special token in a text, or the first added token if none is special, but for white
+ * space; NULL: there is none. *before is the number of bytes before it. The end-of-text token counts as
+ * special. */
 static const tok_added *first_token(const ax_tokenizer *tok, const char *text, size_t n, size_t *before)
 {
     const tok_added *first = NULL;
     for (size_t at = 0, size; at < n; at += ax_max(size, 1)) {
         const tok_added *one = token_at(tok, text + at, n - at, &size);
         const bool special = one && (one->special || one->id == ax_tokenizer_eos(tok));
-        if (one && (special || !first)) {
+        if (one && (special || (!first && !chat_is_space(one)))) {
             first = one;
             *before = at;
         }
@@ -605,7 +607,7 @@ static ax_status find_closing(const ax_tokenizer *tok, const char *where, chat_j
     size_t n = 0;
     const tok_added *end = first_token(tok, rest, text->text.size - at.end, &n);
     if (!end)
-        return AX_OK;
+        return ax_buf_printf(&own->rest, "%s", rest + strspn(rest, " \n"));
     own->end = end->id;
     return ax_buf_add(&own->closing, rest, n);
 }
@@ -662,6 +664,7 @@ void chat_jinja_destroy(chat_jinja **jinja)
     ax_jinja_destroy(&own->tools);
     json_decref(own->tokens);
     ax_buf_fini(&own->closing);
+    ax_buf_fini(&own->rest);
     free(own);
     *jinja = NULL;
 }
@@ -677,6 +680,8 @@ bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size)
 }
 
 int32_t chat_jinja_end(const chat_jinja *own) { return own->end; }
+
+const char *chat_jinja_rest(const chat_jinja *own) { return own->rest.size ? own->rest.data : ""; }
 
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size)
 {

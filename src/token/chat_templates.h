@@ -100,6 +100,7 @@ struct ax_chat {
     ax_buf origin;     /* how the template was chosen; empty: it was named */
     ax_buf broken;     /* why the tokenizer's own template cannot be used; empty: it can. Where `own` is set,
                           it is for conversations with tools only */
+    ax_buf doubt;      /* as ax_chat_doubt returns it; or empty */
     char *jinja;       /* text of `own` */
 };
 
@@ -158,6 +159,8 @@ ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, boo
                             ax_chat_text *out);
 /* Returns the id of the token that ends an answer, or -1. */
 int32_t chat_jinja_end(const chat_jinja *own);
+/* Returns what the template writes after an answer, without white space before it, if no token is in it. */
+const char *chat_jinja_rest(const chat_jinja *own);
 /* Removes from the end of an answer what the template writes before that token. */
 void chat_jinja_answer(const chat_jinja *own, const char *text, size_t *size);
 /* Returns true if a string of the template contains these bytes. */
@@ -173,6 +176,9 @@ uint64_t chat_jinja_hash(const char *text, const char *tools);
 
 /* ---- tokens of the model's own template: chat_markup.c ------------------------------------------------ */
 
+/* Returns true if the text of an added token is white space. */
+struct tok_added;
+bool chat_is_space(const struct tok_added *a);
 /* Sets chat->guarded, which must be empty, for chat->own: to the added tokens that the template writes in
  * sample conversations. */
 ax_status chat_guard_markup(ax_chat *chat);

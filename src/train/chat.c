@@ -168,6 +168,8 @@ ax_status ax_train_carry_template(ax_train_run *run)
         ax_log(AX_LOG_WARN, "checkpoints get no chat template for the conversations of data.train: %s",
                ax_error_message());
     if (chat) {
+        if (ax_chat_doubt(chat))
+            ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(chat));
         ax_status status = carry(run, chat);
         if (status == AX_OK)
             status = ax_train_warn_unlearned(run, chat);

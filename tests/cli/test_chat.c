@@ -527,7 +527,10 @@ static void templates_of_the_model_have_names(void **state)
     put("named/tokenizer_config.json",
         "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
         "\"" WRITES("d") "\"}, {\"name\": \"rag\", \"template\": \"" WRITES("r") "\"}]}");
-    ends(0, "rag", AXONN " data build --input qa.jsonl --tokenizer named --out rag.tok --template rag");
+    ends(0, "own chat_template default, run as it is",
+         AXONN " data build --input qa.jsonl --tokenizer named --out default.tok");
+    ends(0, "own chat_template rag, run as it is",
+         AXONN " data build --input qa.jsonl --tokenizer named --out rag.tok --template rag");
     for (int text = 0; text < 2; text++) {
         char command[256];
         snprintf(command, sizeof command,
@@ -539,6 +542,32 @@ static void templates_of_the_model_have_names(void **state)
     ends(2, "rag.tok of data.train was built with template own-",
          AXONN " train small.yaml run.dir=none data.tokenizer=named data.template=default data.train=rag.tok "
                "data.valid=rag.tok");
+}
+
+/* What ends an answer is text to the tokenizer: each program that writes conversations says so, once. */
+static void answers_without_an_end_are_doubted(void **state)
+{
+    (void)state;
+#define ONCE                                                                                                 \
+    " 2>&1 | tee doubt.log | grep -c 'ends an answer with \"<|stop|>\", which is text to this tokenizer'"
+    ends(0, NULL, "rm -rf stop && cp -r tok stop");
+    put("stop/tokenizer_config.json",
+        "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": "
+        "\"{% for m in messages %}{{ m.role ~ m.content }}<|stop|>\\n{% endfor %}\"}");
+    ends(0, "1\n", AXONN " data build --input qa.jsonl --tokenizer stop --out stop.tok" ONCE);
+    ends(0, "1\n",
+         "rm -rf by; " AXONN
+         " train small.yaml run.dir=by data.tokenizer=stop train.steps=1 data.valid=stop.tok "
+         "data.train=[stop.tok,qa.jsonl]" ONCE);
+    ends(0, "1\n", AXONN " eval by --data qa.jsonl" ONCE);
+    ends(0, "1\n", "echo x | " AXONN " generate by --chat --max-tokens 1" ONCE);
+    put("talk", "{\"id\": 1, \"prompt\": \"a\"}\n"
+                "{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}\n"
+                "{\"id\": 3, \"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}\n");
+    ends(0, "1\n", AXONN " generate by --prompts talk --max-tokens 1 --out talked" ONCE);
+    ends(0, "own chat_template, run as it is", "cat doubt.log");
+    put("talk", "{\"id\": 1, \"prompt\": \"a\"}\n");
+    ends(1, NULL, AXONN " generate by --prompts talk --max-tokens 1 --out alone 2>&1 | grep template");
 }
 
 int main(void)
@@ -557,6 +586,7 @@ int main(void)
         cmocka_unit_test(evaluation_packs_documents),
         cmocka_unit_test(checkpoints_carry_the_template),
         cmocka_unit_test(templates_of_the_model_have_names),
+        cmocka_unit_test(answers_without_an_end_are_doubted),
     };
     return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);
 }

@@ -142,12 +142,25 @@ static bool is_answered(const ax_chat_turns *turns)
     return false;
 }
 
+static bool has_target(const ax_chat_text *text)
+{
+    const ax_text_part *part = (const void *)text->parts.data;
+    size_t n = text->parts.size / sizeof *part;
+    while (n && !part[n - 1].target)
+        n--;
+    return n;
+}
+
 /* Reads a conversation into r->turns, and renders it. */
 static ax_status render(corpus_records *r, const json_t *object)
 {
     r->turns.n = 0;
     AX_TRY(ax_chat_read(object, r->ignore, &r->turns));
-    return ax_chat_render(r->chat, &r->turns, false, &r->rendered);
+    AX_TRY(ax_chat_render(r->chat, &r->turns, false, &r->rendered));
+    AX_CHECK(!is_answered(&r->turns) || has_target(&r->rendered), AX_ERR_DATA,
+             "nothing of the conversation is learned: its answers are marked so, are empty, or are not in "
+             "what the template writes");
+    return AX_OK;
 }
 
 static ax_status take_conversation(corpus_records *r, const json_t *object, const char *member, bool broken,

@@ -98,6 +98,9 @@ static void refused_records(void **state)
          "turn 2 has the role assistant, but follows the role system"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'system', 'content': 'a'}]}",
          "turn 2 has the role system, but follows the role user"},
+        {"{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a', 'weight': "
+         "0}]}",
+         "nothing of the conversation is learned"},
     };
     scratch *s = *state;
     ax_tokenizer *tok;

@@ -156,6 +156,22 @@ static void compare_valid(const ax_train_run *run, const char *name)
     }
 }
 
+/* Warns that checkpoints do not have the template by which data.train was written, because of `why`. */
+static void warn_of_other(const ax_train_run *run, const char *name, const char *why)
+{
+    const char *own = ax_chat_name(run->inputs.chat);
+    const bool other = !strncmp(name, "own-", 4), none = !ax_tokenizer_chat_template(run->inputs.tokenizer);
+    ax_log(AX_LOG_WARN,
+           "the conversations of data.train were written by template %s, which %s: checkpoints %s%s, so "
+           "prompts are written otherwise than the model learns them. Build the data again with the run's "
+           "tokenizer%s",
+           name, other ? "is the chat_template of another tokenizer" : why,
+           none ? "have no chat template" : "keep the tokenizer's own chat template, ", none ? "" : own,
+           other ? ", or set data.tokenizer to a copy of it that has the other tokenizer's text as "
+                   "chat_template.jinja"
+                 : "");
+}
+
 ax_status ax_train_carry_template(ax_train_run *run)
 {
     ax_tokenizer *tok = run->inputs.tokenizer;
@@ -165,8 +181,7 @@ ax_status ax_train_carry_template(ax_train_run *run)
     if (name)
         compare_valid(run, name);
     if (tok && name && ax_chat_create(tok, name, &chat) != AX_OK)
-        ax_log(AX_LOG_WARN, "checkpoints get no chat template for the conversations of data.train: %s",
-               ax_error_message());
+        warn_of_other(run, name, ax_error_message());
     if (chat) {
         if (ax_chat_doubt(chat))
             ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(chat));

@@ -542,6 +542,24 @@ static void templates_of_the_model_have_names(void **state)
     ends(2, "rag.tok of data.train was built with template own-",
          AXONN " train small.yaml run.dir=none data.tokenizer=named data.template=default data.train=rag.tok "
                "data.valid=rag.tok");
+
+    /* A tokenizer that lacks the text by which the data was written cannot give it to checkpoints. */
+    static const char lacks[] = "rm -rf by; " AXONN " train small.yaml run.dir=by train.steps=1 "
+                                "data.train=rag.tok data.valid=rag.tok data.tokenizer=";
+    char with[sizeof lacks + 8];
+    snprintf(with, sizeof with, "%stok", lacks);
+    ends(0, "is the chat_template of another tokenizer: checkpoints have no chat template, so prompts", with);
+    ends(0, NULL, "rm -rf copy && cp -r tok copy");
+    put("copy/chat_template.jinja", "{{ 'other' }}");
+    snprintf(with, sizeof with, "%scopy", lacks);
+    ends(
+        0,
+        "is the chat_template of another tokenizer: checkpoints keep the tokenizer's own chat template, own-",
+        with);
+    put("copy/chat_template.jinja",
+        "{% for m in messages %}{{ 'r' ~ m.role ~ ':' ~ m.content }}\n{% endfor %}");
+    ends(0, NULL, with);
+    ends(0, NULL, "cmp copy/chat_template.jinja by/ckpt/step-1/chat_template.jinja");
 }
 
 /* What ends an answer is text to the tokenizer: each program that writes conversations says so, once. */

@@ -144,8 +144,12 @@ typedef struct ax_chat_text {
                               contain; owned by the ax_chat that rendered the text, which must live until the
                               text is encoded */
     bool plain;            /* the turns were plain: no template wrote the text */
-    ax_buf joined;         /* temporary memory of ax_chat_render */
-    ax_ids part;           /* temporary memory of ax_chat_encode */
+    /* What the template that was run has left out or garbled, a phrase for messages; NULL: nothing that is
+     * noticed. The turn that it is of, counted from 1; 0: the conversation. */
+    const char *lost;
+    size_t lost_turn;
+    ax_buf joined; /* temporary memory of ax_chat_render */
+    ax_ids part;   /* temporary memory of ax_chat_encode */
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 

@@ -21,7 +21,7 @@ typedef struct reader {
     const cli_record *record;
     ax_encoder *encoder; /* NULL: the model has no tokenizer */
     ax_ids ids;
-    bool told; /* which template is used */
+    bool told, warned; /* which template is used; of what it leaves out */
 } reader;
 
 #define FAULT(r, ...) cli_records_fault(&(r)->list->records, (r)->record->line, __VA_ARGS__)
@@ -66,6 +66,23 @@ void cli_log_template(const ax_chat *template)
         ax_log(AX_LOG_WARN, "%s", ax_chat_doubt(template));
 }
 
+void cli_warn_lost(const ax_chat_text *text, const char *where, int64_t line, bool *warned)
+{
+    char at[32] = "", turn[32] = "";
+    if (!text->lost || *warned)
+        return;
+    *warned = true;
+    if (line)
+        snprintf(at, sizeof at, ":%lld", (long long)line);
+    if (text->lost_turn)
+        snprintf(turn, sizeof turn, "turn %zu: ", text->lost_turn);
+    ax_log(
+        AX_LOG_WARN,
+        "%s%s: the model's chat_template loses something, as with transformers: %s%s (further ones are not "
+        "told)",
+        where, at, turn, text->lost);
+}
+
 static ax_status read_messages(reader *r, const json_t *value)
 {
     ax_chat_turns turns = {0};
@@ -81,6 +98,8 @@ static ax_status read_messages(reader *r, const json_t *value)
     ax_status status = ax_chat_read(value, r->source->ignore, &turns);
     if (status == AX_OK)
         status = ax_chat_render(r->source->template, &turns, true, &text);
+    if (status == AX_OK)
+        cli_warn_lost(&text, r->source->path, r->record->line, &r->warned);
     if (status == AX_OK)
         status = ax_chat_encode(r->encoder, &text, &r->ids, &mask);
     if (status == AX_ERR_DATA)

@@ -30,6 +30,9 @@ typedef struct prompt_list {
 
 /* Logs the template of prompts, and how it was chosen; warns of it if there is a doubt. */
 void cli_log_template(const ax_chat *template);
+/* Warns, unless *warned is set, of what the template has left out of a conversation; sets *warned then.
+ * `where` and `line` tell which conversation it is; line 0: it has none. */
+void cli_warn_lost(const ax_chat_text *text, const char *where, int64_t line, bool *warned);
 
 /* Reads a file of prompts, and finds all that is wrong in it. Called on rank 0. */
 ax_status prompts_read(const prompt_source *source, prompt_list *out);

@@ -108,6 +108,7 @@ typedef struct session {
     ax_chat *template; /* NULL: no conversation */
     ax_chat_turns turns;
     ax_chat_text rendered;
+    bool warned;  /* of what the template leaves out of conversations */
     double start; /* ax_now at the start of the verb, or of a turn */
 } session;
 
@@ -207,6 +208,8 @@ static ax_status encode_turns(session *s)
     ax_encoder *encoder;
     ax_buf mask = {0};
     AX_TRY(ax_chat_render(s->template, &s->turns, true, &s->rendered));
+    const bool file = s->a->messages && !wants_input(s->a);
+    cli_warn_lost(&s->rendered, file ? s->a->messages : "the conversation", 0, &s->warned);
     AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
     ax_status status = ax_chat_encode(encoder, &s->rendered, &s->ids, &mask);
     ax_encoder_destroy(&encoder);

@@ -312,6 +312,7 @@ void ax_corpus_destroy(ax_corpus **corpus)
         close(c->packed.fd);
     ax_buf_fini(&c->packed.ahead);
     ax_buf_fini(&c->scratch);
+    ax_buf_fini(&c->lost);
     ax_buf_fini(&c->pending);
     free(c);
     *corpus = NULL;
@@ -338,6 +339,15 @@ static void note_unanswered(ax_corpus *corpus, const corpus_unit *unit, const co
                "counted)",
                file->path, corpus_line_number(file, omitted->first_unanswered));
     corpus->unanswered += omitted->unanswered;
+}
+
+static ax_status note_lost(ax_corpus *corpus, const corpus_file *file, const corpus_omitted *omitted)
+{
+    const bool first = omitted->losing && !corpus->losing;
+    corpus->losing += omitted->losing;
+    return first ? ax_buf_printf(&corpus->lost, "%s:%lld: %s", file->path,
+                                 corpus_line_number(file, omitted->lost.offset), omitted->lost.why)
+                 : AX_OK;
 }
 
 /* Appends a bad record to the list of its kind, unless the list is full. A reason that is that of the line
@@ -409,6 +419,7 @@ ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_o
     if (omitted->file_why)
         drop_file(corpus, unit->file, omitted->file_why);
     note_unanswered(corpus, unit, omitted);
+    AX_TRY(note_lost(corpus, &corpus->files[unit->file], omitted));
     AX_TRY(note_bad(corpus, &corpus->files[unit->file], omitted));
     if (!corpus_is_failing(corpus))
         return AX_OK;
@@ -439,6 +450,13 @@ ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
     if (corpus->unanswered > 1)
         ax_log(AX_LOG_WARN, "%lld conversations without an answer were left out",
                (long long)corpus->unanswered);
+    if (corpus->losing)
+        ax_log(
+            AX_LOG_WARN,
+            "the model's chat_template loses something of %lld conversation%s, as with transformers: %s%s. "
+            "Name a template that writes it (--template, data.template), or correct the data",
+            (long long)corpus->losing, corpus->losing == 1 ? "" : "s",
+            corpus->losing == 1 ? "" : "of the first, ", corpus->lost.data);
     AX_CHECK(documents, AX_ERR_DATA, "there is no text in %s%s: all is empty or was left out",
              corpus->files[0].path, corpus->n > 1 ? " and the other files" : "");
     return AX_OK;

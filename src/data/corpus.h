@@ -76,6 +76,8 @@ struct ax_corpus {
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
                                        after they were listed */
     int64_t unanswered;             /* number of conversations without an answer left out so far */
+    int64_t losing;                 /* number of conversations that lose something (ax_chat_text.lost) */
+    ax_buf lost;                    /* "FILE:LINE: WHAT" of the first one */
 };
 
 typedef struct corpus_bad {
@@ -83,13 +85,15 @@ typedef struct corpus_bad {
     char why[320];
 } corpus_bad;
 
-/* The parts of a unit that were left out while it was read: the whole file, bad JSON records, or
- * conversations without an answer. */
+/* The parts of a unit that were left out while it was read: the whole file, bad JSON records, conversations
+ * without an answer, or what the template leaves out of conversations. */
 typedef struct corpus_omitted {
     const char *file_why;     /* why the whole file was left out, to be printed after "it", such as "cannot be
                                  read"; NULL: the file was not left out */
     int64_t unanswered;       /* number of conversations left out */
     int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
+    int64_t losing;           /* number of conversations of which the template leaves something out */
+    corpus_bad lost;          /* the first one */
     struct {
         int64_t n;
         corpus_bad first[CORPUS_LISTED];

@@ -163,6 +163,19 @@ static ax_status render(corpus_records *r, const json_t *object)
     return AX_OK;
 }
 
+/* Counts a conversation of which the template has left something out. */
+static void note_lost(corpus_records *r, int64_t offset)
+{
+    corpus_bad *first = &r->omitted->lost;
+    char turn[32] = "";
+    if (r->omitted->losing++)
+        return;
+    if (r->rendered.lost_turn)
+        snprintf(turn, sizeof turn, "turn %zu: ", r->rendered.lost_turn);
+    first->offset = offset;
+    snprintf(first->why, sizeof first->why, "%s%s", turn, r->rendered.lost);
+}
+
 static ax_status take_conversation(corpus_records *r, const json_t *object, const char *member, bool broken,
                                    int64_t offset)
 {
@@ -180,6 +193,8 @@ static ax_status take_conversation(corpus_records *r, const json_t *object, cons
     const ax_buf *text = &r->rendered.text;
     if (broken && memmem(text->data, text->size, NO_CHARACTER, strlen(NO_CHARACTER)))
         return omit_no_text(r, offset, member, "not valid Unicode");
+    if (is_answered(&r->turns) && r->rendered.lost)
+        note_lost(r, offset);
     if (is_answered(&r->turns))
         return r->take(r->user, text->data, text->size, &r->rendered);
     if (!r->omitted->unanswered++)

@@ -358,6 +358,8 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
 {
     out->text.size = out->parts.size = 0;
     out->guarded = chat->guarded;
+    out->lost = NULL;
+    out->lost_turn = 0;
     out->plain = turns->plain && turns->n && !prompt;
     if (out->plain)
         return render_plain(chat, turns, out);

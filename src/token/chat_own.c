@@ -408,7 +408,8 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
 typedef struct said {
     size_t turn;                  /* counted from 1 */
     bool answer, learned, speaks; /* speaks: the turn is not empty */
-    bool there, marked;           /* text of it stands in the output; {% generation %} marks some of it */
+    bool marked;                  /* {% generation %} marks some of it */
+    range there;                  /* from the first to the last byte of it in the output; empty: none is */
 } said;
 
 static ax_status list_messages(const ax_chat_turns *turns, const int32_t *number, size_t n, said **out)
@@ -425,19 +426,30 @@ static ax_status list_messages(const ax_chat_turns *turns, const int32_t *number
     return AX_OK;
 }
 
-/* Fails if the text of an answer that is to be learned stands in the output, and nothing of it is marked: the
- * template marks some answers only. */
-static ax_status check_marked(said *message, size_t n, const ax_jinja_text *all)
+/* Notes where the text of each message stands in the output. Returns true if text of tools does, or text of
+ * which it is not known where it came from. */
+static bool note_places(said *message, size_t n, const ax_jinja_text *all)
 {
     const ax_jinja_part *part = (const void *)all->parts.data;
-    for (size_t i = 0; i < all->n_parts; i++)
-        if (part[i].from > 0 && (size_t)part[i].from <= n) {
-            message[part[i].from].there = true;
-            message[part[i].from].marked |= part[i].marked;
+    bool other = false;
+    for (size_t i = 0, begin = 0; i < all->n_parts; begin = part[i++].end) {
+        said *m = part[i].from > 0 && (size_t)part[i].from <= n ? &message[part[i].from] : NULL;
+        other |= part[i].from == AX_JINJA_OTHER;
+        if (m) {
+            m->there = (range){m->there.end ? m->there.begin : begin, part[i].end};
+            m->marked |= part[i].marked;
         }
+    }
+    return other;
+}
+
+/* Fails if the text of an answer that is to be learned stands in the output, and nothing of it is marked: the
+ * template marks some answers only. */
+static ax_status check_marked(const said *message, size_t n)
+{
     for (size_t i = 1; i <= n; i++)
         AX_CHECK(
-            !message[i].answer || !message[i].learned || !message[i].speaks || !message[i].there ||
+            !message[i].answer || !message[i].learned || !message[i].speaks || !message[i].there.end ||
                 message[i].marked,
             AX_ERR_DATA,
             "turn %zu: the model's chat_template marks answers with {%% generation %%}, but nothing of this "
@@ -448,7 +460,7 @@ static ax_status check_marked(said *message, size_t n, const ax_jinja_text *all)
 }
 
 /* Finds the answers that {% generation %} marks. A block belongs to the turn whose text it has. */
-static ax_status find_marked(said *message, size_t n, const ax_jinja_text *all, ax_buf *answers)
+static ax_status find_marked(const said *message, size_t n, const ax_jinja_text *all, ax_buf *answers)
 {
     const ax_jinja_part *part = (const void *)all->parts.data;
     bool all_learned = true;
@@ -475,7 +487,69 @@ static ax_status find_marked(said *message, size_t n, const ax_jinja_text *all, 
         if (marked && learned)
             AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
-    return check_marked(message, n, all);
+    return check_marked(message, n);
+}
+
+/* ---- what is lost ---------------------------------------------------------------------------------- */
+
+static bool has(const char *text, size_t n, const char *what, size_t size)
+{
+    return memmem(text, n, what, size);
+}
+
+/* Returns true if the content of a turn is a list of parts, and stands as such in n bytes of the output. */
+static bool has_list(const ax_chat_turn *turn, const char *there, size_t n)
+{
+    static const char *const marks[] = {"'type': 'text'", "\"type\": \"text\"", "\"type\":\"text\""};
+    bool found = false;
+    if (!json_is_array(json_object_get(turn->message, "content")))
+        return false;
+    for (size_t i = 0; i < AX_COUNT(marks); i++)
+        found |= has(there, n, marks[i], strlen(marks[i])) &&
+                 !has(turn->text, turn->size, marks[i], strlen(marks[i]));
+    return found;
+}
+
+/* Returns what the template has left out or garbled of a turn, as a phrase; NULL: nothing that is noticed.
+ * `known`: all text of messages in the output is known to be theirs. Reasoning may be left out: many
+ * templates drop that of earlier turns. */
+static const char *lost_of_turn(const ax_chat_turn *turn, const said *m, const ax_jinja_text *all, bool known)
+{
+    const char *there = all->text.data + m->there.begin, *text = turn->text, *end = text + turn->size;
+    const size_t size = m->there.end - m->there.begin;
+    if (size && has_list(turn, there, size))
+        return "the template writes the list of its parts, not their text";
+    if (size && !turn->calls)
+        return NULL;
+    while (text < end && strchr(" \t\r\n", *text))
+        text++;
+    const bool optional = text == end || has(text, (size_t)(end - text), "</think>", 8);
+    size_t n = 0; /* its first bytes that are the same in JSON and HTML, and if the text is stripped */
+    while (text + n < end && (unsigned char)text[n] >= ' ' && !strchr("\"\\'<>&", text[n]))
+        n++;
+    while (n && text[n - 1] == ' ')
+        n--;
+    if (size)
+        return optional || !n || has(there, size, text, n)
+                   ? NULL
+                   : "the template writes its calls, but not its text";
+    return !known || (optional && !turn->calls) || (n && has(all->text.data, all->text.size, text, n))
+               ? NULL
+               : "nothing of it is in what the template writes";
+}
+
+/* Notes the first thing that the template has left out or garbled. */
+static void find_lost(const ax_chat_turns *turns, const int32_t *number, const said *message,
+                      const ax_jinja_text *all, bool other, ax_chat_text *out)
+{
+    const bool tools = json_array_size(turns->tools) > 0;
+    if (tools && !other)
+        out->lost = "nothing of its tools is in what the template writes";
+    for (size_t i = 0; i < turns->n && !out->lost; i++)
+        if (turns->turn[i].role != AX_CHAT_INPUT) {
+            out->lost = lost_of_turn(&turns->turn[i], &message[number[i]], all, tools || !other);
+            out->lost_turn = out->lost ? i + 1 : 0;
+        }
 }
 
 /* Returns the kind of text that comes from `from`. */
@@ -541,6 +615,8 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
         status = write_first(own, context, n, prompt, own->cuts.cut ? &own->cuts : NULL, all);
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
+    if (status == AX_OK)
+        find_lost(turns, number, message, all, note_places(message, n, all), out);
     if (status == AX_OK && !prompt)
         status = marks && !all->lost ? find_marked(message, n, all, &answers)
                                      : find_answers(tok, own, turns, number, context, all, &answers);

@@ -588,6 +588,35 @@ static void answers_without_an_end_are_doubted(void **state)
     ends(1, NULL, AXONN " generate by --prompts talk --max-tokens 1 --out alone 2>&1 | grep template");
 }
 
+/* What a template leaves out of conversations is counted, and the first of these is named. */
+static void losses_are_counted(void **state)
+{
+    (void)state;
+#define TOOLS "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]"
+#define ASK "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}"
+    static const char told[] = "losing.jsonl:2: nothing of its tools is in what the template writes. Name a";
+    put("losing.jsonl", ASK ", {\"role\": \"assistant\", \"content\": \"a\"}]}\n" ASK
+                            ", {\"role\": \"assistant\", \"content\": \"b\"}], " TOOLS "}\n" ASK
+                            ", {\"role\": \"assistant\", \"content\": \"c\"}], " TOOLS "}\n");
+    ends(0, told, AXONN " data build --input losing.jsonl --tokenizer stop --out losing.tok");
+    ends(0, "loses something of 2 conversations, as with transformers: of the first, losing.jsonl:2: ",
+         AXONN " data build --input losing.jsonl --tokenizer stop --out losing.tok");
+    ends(0, told,
+         "rm -rf by; " AXONN
+         " train small.yaml run.dir=by data.tokenizer=stop train.steps=1 data.valid=stop.tok "
+         "data.train=losing.jsonl");
+    put("ask.json", ASK "], " TOOLS "}\n");
+    ends(0, "ask.json: the model's chat_template loses something, as with transformers: nothing of its tools",
+         AXONN " generate by --messages ask.json --max-tokens 1");
+    put("talk",
+        "{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", "
+        "\"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]}, "
+        "{\"role\": \"tool\", \"content\": \"c\"}]}\n");
+    ends(0,
+         "talk:1: the model's chat_template loses something, as with transformers: turn 2: nothing of it is",
+         AXONN " generate by --prompts talk --max-tokens 1 --out lost");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -605,6 +634,7 @@ int main(void)
         cmocka_unit_test(checkpoints_carry_the_template),
         cmocka_unit_test(templates_of_the_model_have_names),
         cmocka_unit_test(answers_without_an_end_are_doubted),
+        cmocka_unit_test(losses_are_counted),
     };
     return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);
 }

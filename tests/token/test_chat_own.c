@@ -216,6 +216,81 @@ static void places_of_templates_are_named(void **state)
     }
 }
 
+/* What a template leaves out of a conversation, or garbles, is noticed; what it may leave out is not. */
+static void losses_are_noticed(void **state)
+{
+#define ASKS "{'role': 'user', 'content': 'q'}"
+#define CALL "'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}]"
+    static const char all[] = "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}"
+                              "{{ m.tool_calls | tojson }}{% endif %};{% endfor %}{{ tools }}";
+    static const char calls[] =
+        "{% for m in messages %}{{ m.role }}{% if m.tool_calls %}"
+        "{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %};{% endfor %}";
+    static const char end[] = "{% for m in messages %}{{ m.role }}{{ m.content.split('</think>')[-1] }};"
+                              "{% endfor %}";
+    static const char shout[] =
+        "{% for m in messages %}{{ (m.role ~ messages[0].content ~ m.content) | upper }}"
+        "{% endfor %}";
+    static const char texts[] = "{% for m in messages if m.content is string %}{{ m.role ~ m.content }}"
+                                "{% endfor %}";
+#define TOOLS "'tools': [{'type': 'function', 'function': {'name': 'f'}}]"
+    static const struct {
+        const char *jinja, *record, *lost;
+        size_t turn;
+    } cases[] = {
+        {all, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a \\\" b'}], " TOOLS "}", NULL, 0},
+        {end, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a'}], " TOOLS "}",
+         "nothing of its tools is in what", 0},
+        {end, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a'}], 'tools': []}", NULL, 0},
+        {end, "{'messages': [" ASKS ", {'role': 'assistant', 'content': '', " CALL "}]}",
+         "nothing of it is in", 2},
+        {end, "{'messages': [" ASKS ", {'role': 'assistant', 'content': ' x ', " CALL "}]}", NULL, 0},
+        {end, "{'messages': [" ASKS ", {'role': 'assistant', 'content': '<think>a</think>'}]}", NULL, 0},
+        {end, "{'messages': [{'role': 'user', 'content': ' '}, {'role': 'assistant', 'content': ''}]}", NULL,
+         0},
+        {calls, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'b', " CALL "}]}",
+         "its calls, but not its text", 2},
+        {all, "{'messages': [" ASKS ", {'role': 'assistant', 'content': ' b \\\"', " CALL "}]}", NULL, 0},
+        {all,
+         "{'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'q'}]}, {'role': "
+         "'assistant', 'content': 'a'}]}",
+         "the list of its parts", 1},
+        {texts,
+         "{'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'q'}]}, {'role': "
+         "'assistant', 'content': 'a'}]}",
+         "nothing of it is in", 1},
+        {shout, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a'}]}", NULL, 0},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char json[512];
+        ax_tokenizer *tok = load(*state, cases[i].jinja);
+        ax_chat *chat;
+        ax_chat_turns turns = {0};
+        ax_chat_text text = {0};
+        snprintf(json, sizeof json, "%s", cases[i].record);
+        set_quotes(json);
+        json_t *value = json_loads(json, 0, NULL);
+        assert_non_null(value);
+        OK(ax_chat_create(tok, NULL, &chat));
+        OK(ax_chat_read(value, NULL, &turns));
+        for (size_t k = 0; k < turns.n; k++)
+            turns.turn[k].unlearned = true; /* where answers are does not matter */
+        if (ax_chat_render(chat, &turns, false, &text) != AX_OK)
+            fail_msg("case %zu: %s", i, ax_error_message());
+        if (!text.lost != !cases[i].lost || (text.lost && !strstr(text.lost, cases[i].lost)))
+            fail_msg("case %zu: %s", i, text.lost ? text.lost : "nothing");
+        assert_int_equal(text.lost_turn, cases[i].turn);
+        ax_chat_text_fini(&text);
+        ax_chat_turns_fini(&turns);
+        json_decref(value);
+        ax_chat_destroy(&chat);
+        ax_tokenizer_destroy(&tok);
+    }
+#undef TOOLS
+#undef CALL
+#undef ASKS
+}
+
 static void marks_are_the_targets(void **state)
 {
     static const char marked[] =
@@ -630,6 +705,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(faults_of_templates_are_no_faults_of_records, files_setup,
                                         files_teardown),
         cmocka_unit_test_setup_teardown(places_of_templates_are_named, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(losses_are_noticed, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(fixed_dates_have_no_time_zone, files_setup, files_teardown),

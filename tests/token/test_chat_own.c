@@ -564,6 +564,43 @@ static void added_tokens_are_markup_where_templates_write_them(void **state)
                   want, AX_COUNT(want));
 }
 
+/* The token that ends an answer is an added one, special or not, but no white space; text that ends it is
+ * doubted. */
+static void ends_of_answers_are_tokens(void **state)
+{
+    static const struct {
+        const char *after, *end, *doubt;
+    } cases[] = {
+        {"<stop>\n\n", "<stop>", NULL},
+        {"\n\n<stop>", "<stop>", NULL},
+        {"\n\n", NULL, NULL},
+        {"", NULL, NULL},
+        {"\n <|im_end|>\n", NULL, "ends an answer with \"<|im_end|>\", which is text"},
+    };
+    scratch *s = *state;
+    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}]", "content", "<stop>", "special", 0, "content",
+                              "\n\n", "special", 0);
+    const char *path = put_tokenizer(s, "ends", "gpt2", added, NULL);
+    json_decref(added);
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_tokenizer *tok;
+        ax_chat *chat;
+        char text[128];
+        snprintf(text, sizeof text,
+                 "{%% for m in messages %%}{{ m.role ~ m.content }}{{ '%s' }}{%% endfor %%}", cases[i].after);
+        put_text(s, "ends/chat_template.jinja", text);
+        OK(ax_tokenizer_load(path, &tok));
+        OK(ax_chat_create(tok, NULL, &chat));
+        const char *end = cases[i].end, *doubt = ax_chat_doubt(chat);
+        assert_int_equal(ax_chat_end(chat),
+                         end ? ax_tokenizer_id(tok, end, strlen(end)) : ax_tokenizer_eos(tok));
+        if (!doubt != !cases[i].doubt || (doubt && !strstr(doubt, cases[i].doubt)))
+            fail_msg("case %zu: %s", i, doubt ? doubt : "no doubt");
+        ax_chat_destroy(&chat);
+        ax_tokenizer_destroy(&tok);
+    }
+}
+
 #define CALL "{{ '<call>' + m.tool_calls[0].function.arguments + '<end>' }}"
 #define TURN "{{ m.role }}:{{ m.content }};"
 #define PROMPT "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -718,6 +755,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(templates_count_as_in_transformers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,
                                         files_teardown),
+        cmocka_unit_test_setup_teardown(ends_of_answers_are_tokens, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unreached_tokens_are_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(calls_are_markup_in_each_form, files_setup, files_teardown),
     };

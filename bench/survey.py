@@ -285,8 +285,9 @@ class Survey:
         if mode not in TORCH:
             words = words_of(mode, n)
             words = [f"train.micro_batch={micro(mode, n, batch, words)}", *words]
-            return self.axonn(config, directory, words + ([] if hosts or n == 1 else ["--ranks", n]),
-                              [HOSTS, "run", hosts] if hosts else [])
+            self.axonn(config, directory, words + ([] if hosts or n == 1 else ["--ranks", n]), [HOSTS, "run", hosts] if hosts else [])
+            run(["rm", "-rf", directory / "ckpt", directory / "latest"])  # 250 MB a run, which nothing reads
+            return directory
         if not like.exists():
             self.train(config, "one", 1, batch)
         words = [PEER, TORCH[mode], "--like", like, "--model", self.initial(config), "--out", directory]
@@ -363,8 +364,8 @@ class Survey:
         return [stage(blocks, i == 0, i == pipe - 1) for i, blocks in enumerate(cut)]
 
     def memory(self):
-        batch, steps = (8, 2) if self.args.quick else (16, 3)
-        config = self.config("memory", MEMORY, batch, steps)
+        batch = 8 if self.args.quick else 16
+        config = self.config("memory", MEMORY, batch, 3)
 
         def bytes_of(mode, n):
             result = {}
@@ -380,8 +381,9 @@ class Survey:
             last = [r for r in rows if "mem_bytes" in r][-1]
             return result | {name: last[key] - rows[0]["mem_baseline"] for name, key in (("measured", "mem_bytes"), ("mean", "mem_mean"))}
 
-        cases = [("one", 1), *self.cases()]
-        peaks = {(mode, n): self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n)) for mode, n in cases}
+        cases = self.cases()
+        peaks = {(mode, n): self.keep("memory", f"{mode} {n}", lambda mode=mode, n=n: bytes_of(mode, n))
+                 for mode, n in [("one", 1), *cases]}
         print("\n## Memory of a rank, MiB\n\nOf pipelines weights, gradients and optimizer are those of the stage that needs the most memory.\n"
               "\n| mode | ranks | weights | gradients | optimizer | closed form | planned | measured: largest, mean | of the plan: largest, mean "
               "| of ddp | of PyTorch's |\n|---|---|---|---|---|---|---|---|---|---|---|")

@@ -83,7 +83,7 @@ static ax_status resize(scratch *s, size_t bytes)
     if (bytes == s->bytes)
         return AX_OK;
     free(s->data);
-    *s = (scratch){NULL};
+    *s = (scratch){.data = NULL};
     if (bytes)
         AX_TRY(ax_wire_alloc(bytes, &s->data));
     s->bytes = bytes;

@@ -14,11 +14,12 @@
  * NULL, which ax_wait accepts. Counts are in elements.
  *
  * Order. All ranks of a communicator must call the same collectives in the same order, with the same
- * operation, count and dtype. If ranks share several communicators, they must also agree on one order of the
- * collectives of all these communicators. The order of ax_wait calls is free. If ranks compare their calls
- * and the calls differ, every rank gets AX_ERR_COMM instead of hanging. Collectives of backend threads, and
- * of path "node" (ax_comm_path) among the ranks of one node, always compare the calls. Others (path "flat",
- * and from device to device) compare them only in builds with assertions.
+ * operation, count and dtype. There must be one order of all collectives of all communicators of which the
+ * calls of each rank are a part: it is not enough that each two ranks agree. The order of ax_wait calls is
+ * free. If ranks compare their calls and the calls differ, every rank gets AX_ERR_COMM instead of hanging.
+ * Collectives of backend threads, and of path "node" (ax_comm_path) among the ranks of one node, always
+ * compare the calls. Others (path "flat", and from device to device) compare them only in builds with
+ * assertions.
  *
  * Messages (ax_send, ax_recv) go from one rank to another. Messages are independent of collectives: a message
  * does not wait for a collective, nor a collective for a message. So ranks need not agree on the order of a
@@ -309,7 +310,8 @@ ax_comm_buffers ax_comm_buffers_of(ax_comm *comm);
 /* Gives a communicator over MPI these buffers: from then on operations in flight wait for one another instead
  * of taking more, unless one alone needs more. (Without a call each takes what it needs, and keeps it.) Their
  * pages are resident at once. A further call adds what its buffers have more. For set-up: no operation of
- * this rank on `comm` is in flight. Does nothing with other backends. Not collective. AX_ERR_MEMORY. */
+ * this rank on `comm` is in flight. Does nothing with other backends, or if no buffer has bytes, as in plans
+ * that do not know the nodes. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers);
 
 /* Returns true if ax_wait on this message would return at once; also if `work` is NULL. */

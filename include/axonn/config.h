@@ -60,7 +60,7 @@ typedef struct ax_config {
     ax_option_set *set;        /* the option set that has read the values and knows where each was set
                                   (ax_option_place) */
     ax_offload_memory memory;  /* of the devices: AX_OFFLOAD_BY_DEVICE, unless the run is planned for those of
-                                  a  described machine (axonn plan --machine) */
+                                  a described machine (axonn plan --machine) */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */

@@ -144,7 +144,7 @@ typedef struct ax_grid_use {
 AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_grid_use **out);
 /* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance that
  * of a dry run of the same network, and gives them their buffers (ax_comm_reserve_buffers). For set-up.
- * Collective along each of the sets. */
+ * Collective along the grid. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used);
 /* Returns the bytes of the buffers of all communicators of the grid. */
 size_t ax_grid_buffers(const ax_grid *grid);

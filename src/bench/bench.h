@@ -109,6 +109,8 @@ double bench_gemm_flops(const bench_gemm *gemm);
 /* Writes what the host's processor is to `name`, and returns the size of one last-level cache in bytes, 0 if
  * unknown. */
 size_t bench_processor(char *name, size_t size);
+/* Sets *out to the number of ranks on each node. AX_ERR_USAGE if nodes differ. Collective along world. */
+AX_MUST_CHECK ax_status bench_node_size(ax_comm *world, int *out);
 /* Opens the description of this machine in file `path`, to which measured parts will be added; without such a
  * file a new one. On other ranks than 0 it is a new one in either case. Enters the numbers of nodes and ranks
  * and the host. AX_ERR_USAGE if the file was measured with other numbers of them. The caller closes *out.

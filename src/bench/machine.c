@@ -31,8 +31,7 @@ size_t bench_processor(char *name, size_t size)
 
 /* ---- opening and saving ---------------------------------------------------------------------------- */
 
-/* Sets *out to the number of ranks on each node. AX_ERR_USAGE if nodes differ. */
-static ax_status find_node(ax_comm *world, int *out)
+ax_status bench_node_size(ax_comm *world, int *out)
 {
     const char *value;
     ax_threads threads;
@@ -45,7 +44,7 @@ static ax_status find_node(ax_comm *world, int *out)
     AX_TRY(ax_wait(&work));
     *out = emulated ? (int)ax_min(emulated, threads.local_size) : threads.local_size;
     AX_CHECK(most[0] == -most[1] && ax_comm_size(world) % *out == 0, AX_ERR_USAGE,
-             "--save needs the same number of ranks on each node");
+             "a description needs the same number of ranks on each node");
     return AX_OK;
 }
 
@@ -102,7 +101,7 @@ ax_status bench_machine_open(ax_comm *world, const char *path, ax_machine **out)
 {
     int node;
     *out = NULL;
-    AX_TRY(find_node(world, &node));
+    AX_TRY(bench_node_size(world, &node));
     ax_status status = AX_OK;
     if (ax_comm_rank(world) == 0)
         status = open_file(path, ax_comm_size(world), node, out);

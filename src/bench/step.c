@@ -64,7 +64,7 @@ static ax_status time_step(timing *t, int64_t step, double *seconds, int64_t *ta
         ++*taken;
     } while (result.overflow && ax_engine_loss_scale(t->engine)->scale < result.loss_scale);
     AX_CHECK(
-        result.finite, AX_ERR_NUMERIC,
+        result.finite || t->sleep.machine, AX_ERR_NUMERIC,
         "step %lld: loss %g, gradient norm %g: the step was not applied because these are not finite, so "
         "its time means nothing; lower optim.lr",
         (long long)step, result.loss, result.grad_norm);
@@ -231,11 +231,26 @@ static ax_status plan_time(const ax_trainer *trainer, const ax_machine *machine,
     return status;
 }
 
+/* Warns if the ranks of this run lie on nodes otherwise than those of the plan. */
+static ax_status compare_nodes(ax_comm *world, const ax_machine *machine)
+{
+    const int size = ax_comm_size(world), planned = (int)ax_min(machine->ranks_per_node, size);
+    int node;
+    AX_TRY(bench_node_size(world, &node));
+    if (node != planned && ax_comm_rank(world) == 0)
+        ax_log(AX_LOG_WARN,
+               "the planned time is that of nodes with %d ranks, as machine %s has them; this run has %d",
+               planned, machine->name, node);
+    return AX_OK;
+}
+
 static ax_status time_trainer(timing *t, const ax_trainer *trainer, int64_t warm, int64_t steps,
                               const ax_machine *machine, bench_step_times *out)
 {
-    if (machine)
+    if (machine) {
         AX_TRY(ax_comm_agree(t->world, plan_time(trainer, machine, &out->planned)));
+        AX_TRY(ax_comm_agree(t->world, compare_nodes(t->world, machine)));
+    }
     AX_TRY(ax_trainer_engine(trainer, &t->ctx, &t->engine));
     if (machine)
         bench_sleep_begin(t->ctx->dev, machine, &t->sleep);

@@ -304,7 +304,7 @@ ax_comm_buffers ax_comm_buffers_of(ax_comm *comm)
 
 ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers)
 {
-    return comm->ops->reserve ? comm->ops->reserve(comm, buffers) : AX_OK;
+    return comm->ops->reserve && ax_comm_buffers_bytes(buffers) ? comm->ops->reserve(comm, buffers) : AX_OK;
 }
 
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args)

@@ -262,16 +262,17 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* A pass tests all operations once. After each of the first YIELDS passes without progress (YIELDS_WAITING
  * while a caller waits) the thread yields; after each further pass without progress the thread sleeps, longer
- * and longer, from NAP to LONGEST_NAP, both times w->crowding. HELPED_NAP: length of a sleep while waiting
- * callers make progress themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in
- * nanoseconds, and end early if a caller needs the thread. LOOK_EVERY: the most passes between two checks of
- * control messages (notes) and the watchdog. */
+ * and longer, from NAP to LONGEST_NAP, both times w->crowding or MOST_CROWDING. HELPED_NAP: length of a sleep
+ * while waiting callers make progress themselves. IDLE_NAP: length of a sleep while nothing is in flight. All
+ * sleeps are in nanoseconds, and end early if a caller needs the thread. LOOK_EVERY: the most passes between
+ * two checks of control messages (notes) and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
     YIELDS_WAITING = 2000,
     NAP = 20000,
     LONGEST_NAP = 200000,
+    MOST_CROWDING = 4,
     HELPED_NAP = 1000000,
     IDLE_NAP = 10000000
 };
@@ -297,7 +298,8 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
  * themselves and no operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks
  * share cores: another rank can use the core, and each yield of a rank that waits costs those that compute a
  * switch and a test of MPI's sockets. So does each end of a sleep: the more ranks share a core, the longer
- * they sleep, so that together they wake as often as one rank alone. */
+ * they sleep, so that together they wake as often as one rank alone; not beyond MOST_CROWDING, because what
+ * is in flight between ranks that all wait becomes slower. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
@@ -307,7 +309,8 @@ static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
     else if (helped)
         sleep_until_called(w, HELPED_NAP);
     else {
-        long nap = (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)) * w->crowding;
+        long nap = (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)) *
+                   (long)ax_min(w->crowding, MOST_CROWDING);
         sleep_until_called(w, now == NOTHING ? IDLE_NAP : nap);
     }
     return idle >= yields;

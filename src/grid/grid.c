@@ -200,10 +200,15 @@ ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used)
 {
     ax_comm *comm;
     double begin = ax_now();
-    for (const ax_grid_use *use = used; use->axes; use++) {
+    ax_status status = AX_OK;
+    for (const ax_grid_use *use = used; use->axes; use++)
         AX_TRY(ax_grid_comm(grid, use->axes, &comm));
-        AX_TRY(ax_comm_reserve_buffers(comm, &use->buffers));
+    for (const ax_grid_use *use = used; use->axes && status == AX_OK; use++) {
+        status = ax_grid_comm(grid, use->axes, &comm); /* it exists */
+        if (status == AX_OK)
+            status = ax_comm_reserve_buffers(comm, &use->buffers);
     }
+    AX_TRY(ax_comm_agree(grid->world, status));
     ax_log(AX_LOG_DEBUG, "%d communicators created in %.1f ms", grid->comms, (ax_now() - begin) * 1e3);
     return AX_OK;
 }

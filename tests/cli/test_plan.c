@@ -338,7 +338,7 @@ static void the_machine_says_what_the_host_accesses(void **state)
 static void kernels_sleep_as_planned(void **state)
 {
     (void)state;
-    static const char keys[] = "grid.x=2 train.global_batch=4 train.micro_batch=2";
+    static const char keys[] = "train.global_batch=4 train.micro_batch=2";
     ax_buf out = {0};
     char command[512];
     const char *name;
@@ -353,7 +353,7 @@ static void kernels_sleep_as_planned(void **state)
     json_t *plan = json_of(command), *stage = json_array_get(json_object_get(plan, "stages"), 0);
     const double kernels = json_number_value(json_object_get(stage, "kernels_ms"));
     snprintf(command, sizeof command,
-             AXONN " bench step a.yaml %s --ranks 2 --steps 2 --sleep m.yaml --json 2>/dev/null", keys);
+             AXONN " bench step a.yaml %s --steps 2 --sleep m.yaml --json 2>/dev/null", keys);
     json_t *step = json_of(command);
     json_object_foreach(json_object_get(step, "kernels"), name, kernel)
     {
@@ -371,8 +371,7 @@ static void kernels_sleep_as_planned(void **state)
     } bad[] = {{"device=ref", "only device=cpu can sleep, not ref"},
                {"offload.optimizer=file", "the time of reading and writing the file is not known"},
                {"model.family=mixtral", "without moe.capacity the router decides"},
-               {"train.precision=fp16", "device.gemm.f16"},
-               {"--ranks 4 grid.data=4", "fewer than the 4 of the grid"}};
+               {"train.precision=fp16", "device.gemm.f16"}};
     for (size_t i = 0; i < AX_COUNT(bad); i++) {
         snprintf(command, sizeof command, AXONN " bench step a.yaml %s --sleep m.yaml 2>&1", bad[i].keys);
         assert_int_equal(shell(command, &out), 2);

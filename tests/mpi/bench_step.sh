@@ -41,4 +41,16 @@ grep -q 'debug: rank 1: start: threads' log && die "rank 1 has a level of the lo
 grep -q 'debug: rank 1: start: threads' log || die "rank 1 does not have the level of the command line"
 "${launch[@]:0:${#launch[@]}-2}" -n 1 "${steps[@]}" runtime.pin=off : -n 1 "${steps[@]}" runtime.pin=auto >out 2>log
 [[ $? == 2 ]] && grep -q 'rank 1: runtime.pin is auto here (command line) and off on rank 0' log || die "ranks with different keys: exit code $?"
+# Kernels that sleep, on a machine of as many ranks and on one with fewer; the nodes are not those of the plan.
+sleeps() {
+  printf 'ranks_per_node: %s\ndevice: {memory: 1000000000, host_access: true, stream: 1e9, gemm: {bf16: 1e9, f32: 1e9}}\nlinks: {node: {rate: 1e9}}\n' "$1" >m.yaml
+  "${launch[@]}" "$axonn" bench step a.yaml grid.data=2 --steps 1 --sleep m.yaml --json "${@:2}" >out 2>log
+}
+sleeps 2 || die "exit code $?"
+[[ $(number planned_ms) ]] && ! grep -q 'the planned time is that of' log || die "no planned time, or a warning"
+sleeps 2 runtime.ranks_per_node=1 || die "exit code $?"
+grep -q 'the planned time is that of nodes with 2 ranks, as machine m.yaml has them; this run has 1' log || die "no warning of other nodes"
+sleeps 1
+[[ $? == 2 ]] && grep -q 'fewer than the 2 of the grid' log || die "too few ranks: exit code $?"
+rm m.yaml
 [[ $(ls) == $'a.yaml\nlog\nout' ]] || die "files were made: $(ls)"

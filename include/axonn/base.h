@@ -218,6 +218,9 @@ AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const c
  * returns what it is and what to do, to follow the file's name in a message. Otherwise returns NULL. */
 const char *ax_file_stand_in(const char *bytes, size_t size);
 bool ax_path_exists(const char *path);
+/* Returns true if there is an optional file to read: also if it is a link whose target is missing, as in a
+ * damaged copy of the hub's cache, so that reading it fails and names it. */
+bool ax_path_is_given(const char *path);
 bool ax_path_is_dir(const char *path);
 /* Returns true if both paths end with the same name in the same directory, however that directory is spelled.
  * The entry need not exist, and is not resolved if it is a link. If one of the two directories does not

@@ -42,6 +42,12 @@ ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
 
 bool ax_path_exists(const char *path) { return access(path, F_OK) == 0; }
 
+bool ax_path_is_given(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
 bool ax_path_is_dir(const char *path)
 {
     struct stat info;
@@ -84,12 +90,25 @@ static ax_status fail_size(const char *path, int64_t most)
                    ax_format_bytes((double)most, text));
 }
 
+static ax_status fail_open(const char *path, int error)
+{
+    char target[512];
+    const ssize_t n = error == ENOENT ? readlink(path, target, sizeof target) : -1;
+    return n < 0
+               ? ax_fail(AX_ERR_DATA, "cannot open %s: %s", path, strerror(error))
+               : ax_fail(AX_ERR_DATA,
+                         "cannot open %s: it is a link to %.*s, which does not exist: copy the file that it "
+                         "leads to (cp -L), or remove the link",
+                         path, (int)n, target);
+}
+
 /* With O_NONBLOCK, open does not wait for a writer of a named pipe; ax_file_wait waits for the pipe's bytes
  * instead. The flag is cleared afterwards, so that reads block. */
 ax_status ax_file_open(const char *path, int *fd)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    if (*fd < 0)
+        return fail_open(path, errno);
     int flags = fcntl(*fd, F_GETFL);
     if (flags >= 0 && !fcntl(*fd, F_SETFL, flags & ~O_NONBLOCK))
         return AX_OK;

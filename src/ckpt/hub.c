@@ -17,7 +17,7 @@ static ax_status find_main(const char *folder, char **out)
     size_t size;
     *out = NULL;
     AX_TRY(ckpt_path(&path, "%s/refs/main", folder));
-    ax_status status = ax_path_exists(path) ? ax_file_read_most(path, 4096, &text, &size) : AX_OK;
+    ax_status status = ax_path_is_given(path) ? ax_file_read_most(path, 4096, &text, &size) : AX_OK;
     free(path);
     AX_TRY(status);
     if (text && !strchr(text, '/')) {

@@ -50,7 +50,7 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     char *path;
     json_t *json = NULL;
     AX_TRY(ax_path_join(dir, "generation_config.json", &path));
-    bool there = ax_path_exists(path);
+    bool there = ax_path_is_given(path);
     ax_status status = there ? ax_json_read_file(path, JSON_REJECT_DUPLICATES, &json) : AX_OK;
     if (status == AX_OK && there && !json_is_object(json))
         status =

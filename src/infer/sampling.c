@@ -56,11 +56,11 @@ static ax_status read_file(const ax_pretrained *model, char **path, json_t **jso
 {
     *json = NULL;
     AX_TRY(ax_path_join(model->dir, "generation_config.json", path));
-    if (!ax_path_exists(*path) && model->base) {
+    if (!ax_path_is_given(*path) && model->base) {
         free(*path);
         AX_TRY(ax_path_join(model->base, "generation_config.json", path));
     }
-    return ax_path_exists(*path) ? ax_json_read_file(*path, JSON_REJECT_DUPLICATES, json) : AX_OK;
+    return ax_path_is_given(*path) ? ax_json_read_file(*path, JSON_REJECT_DUPLICATES, json) : AX_OK;
 }
 
 /* Sets *value to the value of row i in the file; leaves it if the file has none. */

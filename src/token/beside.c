@@ -315,7 +315,7 @@ static ax_status read_beside(const char *dir, const char *name, json_t **root)
 {
     char *path;
     AX_TRY(ax_path_join(dir, name, &path));
-    ax_status status = ax_path_exists(path) ? ax_json_read_file(path, 0, root) : AX_OK;
+    ax_status status = ax_path_is_given(path) ? ax_json_read_file(path, 0, root) : AX_OK;
     free(path);
     return status;
 }

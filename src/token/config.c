@@ -32,7 +32,7 @@ static ax_status read_template(const char *dir, const char *name, char **text)
     *text = NULL;
     AX_TRY(ax_path_join(dir, name, &path));
     ax_status status =
-        ax_path_exists(path) ? ax_file_read_most(path, MOST_TEMPLATE_BYTES, text, &size) : AX_OK;
+        ax_path_is_given(path) ? ax_file_read_most(path, MOST_TEMPLATE_BYTES, text, &size) : AX_OK;
     if (status == AX_OK && *text && tok_utf8_prefix(*text, size) != size) {
         status = ax_fail(AX_ERR_DATA, "%s is not valid UTF-8: write the chat template in UTF-8", path);
         free(*text);
@@ -58,7 +58,8 @@ static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
     char *more, *text;
     ax_strings names = {0};
     AX_TRY(ax_path_join(dir, "additional_chat_templates", &more));
-    ax_status status = ax_path_is_dir(more) ? ax_dir_list(more, &names) : AX_OK;
+    const bool listed = ax_path_is_dir(more) || (ax_path_is_given(more) && !ax_path_exists(more));
+    ax_status status = listed ? ax_dir_list(more, &names) : AX_OK;
     for (size_t i = 0; i < names.count && status == AX_OK; i++) {
         const size_t n = strlen(names.items[i]), stem = n > strlen(end) ? n - strlen(end) : 0;
         if (!stem || strcmp(names.items[i] + stem, end) != 0)

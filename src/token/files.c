@@ -11,7 +11,7 @@ static ax_status read_config(const char *dir, char **text, size_t *size)
     *text = NULL;
     *size = 0;
     AX_TRY(ax_path_join(dir, "tokenizer_config.json", &path));
-    ax_status status = ax_path_exists(path) ? ax_file_read(path, text, size) : AX_OK;
+    ax_status status = ax_path_is_given(path) ? ax_file_read(path, text, size) : AX_OK;
     free(path);
     return status;
 }
@@ -33,7 +33,8 @@ static ax_status load_directory(const char *dir, ax_tokenizer **out)
 {
     char *path;
     AX_TRY(ax_path_join(dir, "tokenizer.json", &path));
-    ax_status status = ax_path_exists(path) ? load_json_file(path, dir, out) : tok_load_gpt2_files(dir, out);
+    ax_status status =
+        ax_path_is_given(path) ? load_json_file(path, dir, out) : tok_load_gpt2_files(dir, out);
     free(path);
     return status;
 }
@@ -45,7 +46,7 @@ static ax_status find_directory(const char *path, char **out)
     char *part, *file;
     AX_TRY(ax_path_join(path, "tokenizer", &part));
     ax_status status = ax_path_join(path, "tokenizer.json", &file);
-    if (status == AX_OK && (ax_path_exists(file) || !ax_path_is_dir(part))) {
+    if (status == AX_OK && (ax_path_is_given(file) || !ax_path_is_dir(part))) {
         free(part);
         part = NULL;
         status = ax_strdup(path, &part);

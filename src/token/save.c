@@ -101,7 +101,7 @@ static ax_status refuse_added_tokens(const char *path, const json_t *vocab)
     json_t *added;
     const json_t *id;
     const char *name, *missing = NULL;
-    if (!ax_path_exists(path))
+    if (!ax_path_is_given(path))
         return AX_OK;
     AX_TRY(ax_json_read_file(path, 0, &added));
     json_object_foreach(added, name, id)
@@ -128,7 +128,7 @@ static ax_status gpt2_json(const char *paths[4], char **text, size_t *size)
     json_t *merges = json_array(), *added = json_array();
     ax_status status = merges && added ? read_merges(paths[1], merges)
                                        : ax_fail(AX_ERR_MEMORY, "not enough memory to read %s", paths[0]);
-    if (status == AX_OK && ax_path_exists(paths[2])) {
+    if (status == AX_OK && ax_path_is_given(paths[2])) {
         status = ax_json_read_file(paths[2], 0, &config);
         if (status == AX_OK)
             status = check_class(paths[2], config);
@@ -187,7 +187,7 @@ ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
         status = refuse_directory(dir);
     if (status == AX_OK)
         status = gpt2_json((const char *[]){paths[0], paths[1], paths[2], paths[3]}, &json, &json_size);
-    if (status == AX_OK && ax_path_exists(paths[2]))
+    if (status == AX_OK && ax_path_is_given(paths[2]))
         status = ax_file_read(paths[2], &config, &config_size);
     if (status == AX_OK)
         status = tok_parse(paths[0], NULL, json, json_size, config, config_size, out);

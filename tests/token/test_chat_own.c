@@ -3,6 +3,7 @@
 #include "chat_test.h"
 
 #include <time.h>
+#include <unistd.h>
 
 /* Loads a tokenizer with the tokens of ChatML and this chat template. */
 static ax_tokenizer *load(scratch *s, const char *jinja)
@@ -289,6 +290,28 @@ static void losses_are_noticed(void **state)
 #undef TOOLS
 #undef CALL
 #undef ASKS
+}
+
+/* A link whose target is missing is no optional file that is left out: another template would be chosen. */
+static void links_to_nothing_are_named(void **state)
+{
+    static const char *const names[] = {"chat_template.jinja",   "additional_chat_templates",
+                                        "tokenizer_config.json", "special_tokens_map.json",
+                                        "added_tokens.json",     "tokenizer.json"};
+    scratch *s = *state;
+    const char *path = put_chatml(s);
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        char name[128], why[256];
+        ax_tokenizer *tok;
+        snprintf(name, sizeof name, "chatml-tok/%s", names[i]);
+        snprintf(why, sizeof why, "%s: %s", name,
+                 strstr(names[i], "additional") ? "No such file"
+                                                : "it is a link to gone/x, which does not exist");
+        unlink(in_scratch(s, name));
+        assert_int_equal(symlink("gone/x", in_scratch(s, name)), 0);
+        FAILS(AX_ERR_DATA, why, ax_tokenizer_load(path, &tok));
+        assert_int_equal(unlink(in_scratch(s, name)), 0);
+    }
 }
 
 static void marks_are_the_targets(void **state)
@@ -743,6 +766,7 @@ int main(void)
                                         files_teardown),
         cmocka_unit_test_setup_teardown(places_of_templates_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(losses_are_noticed, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(links_to_nothing_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(fixed_dates_have_no_time_zone, files_setup, files_teardown),

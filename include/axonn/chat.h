@@ -101,9 +101,13 @@ typedef struct ax_chat_turn {
 typedef struct ax_chat_turns {
     ax_chat_turn *turn;
     size_t n, capacity;
-    bool plain;                 /* the texts of the turns follow each other without a template */
-    const struct json_t *tools; /* list of the tools that the assistant can call; NULL: none */
-    struct json_t *made;        /* texts that were joined from parts */
+    bool plain;                     /* the texts of the turns follow each other without a template */
+    const struct json_t *tools;     /* list of the tools that the assistant can call; NULL: none */
+    const struct json_t *documents; /* list of objects, texts on which answers rest; NULL: none */
+    const struct json_t *variables; /* object with further variables of a model's own template; NULL: none */
+    const struct json_t *record; /* object that was read, and the members of it that were left out; NULL: */
+    const ax_strings *ignored;   /* none */
+    struct json_t *made;         /* texts that were joined from parts */
 } ax_chat_turns;
 void ax_chat_turns_fini(ax_chat_turns *turns);
 
@@ -125,10 +129,11 @@ const char *ax_chat_member(const struct json_t *object, const ax_strings *ignore
  * "reasoning" and "thinking" are the reasoning; "weight": 0, "train": false and the like make the turn no
  * target. If the question is a list, only the answer's turns are targets. If "prompt" and "completion" are
  * strings, the turns are plain (ax_chat_turns.plain). "tools" beside the conversation and "tool_calls" in a
- * turn of the assistant are in the form of OpenAI; turns with the role "tool" are results of tools.
- * AX_ERR_DATA: a role that no template has; a text that is neither a string nor a list of texts; a member
- * that could be a part of what is said and that nothing reads, such as "functions". Members that `ignore`
- * names (NULL: none) count as missing. */
+ * turn of the assistant are in the form of OpenAI; turns with the role "tool" are results of tools. Members
+ * of "chat_template_kwargs" beside the conversation, an object, are variables of a model's own template, and
+ * so is "documents", a list of objects; other templates refuse both. AX_ERR_DATA: a role that no template
+ * has; a text that is neither a string nor a list of texts; a member that could be a part of what is said and
+ * that nothing reads, such as "functions". Members that `ignore` names (NULL: none) count as missing. */
 AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, const ax_strings *ignore,
                                      ax_chat_turns *turns);
 

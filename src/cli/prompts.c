@@ -83,8 +83,24 @@ void cli_warn_lost(const ax_chat_text *text, const char *where, int64_t line, bo
         where, at, turn, text->lost);
 }
 
+/* Makes the conversation of a record: its messages, and what else stands beside them there. */
+static json_t *join_conversation(const json_t *record, const json_t *messages)
+{
+    static const char *const beside[] = {"tools", "documents", "chat_template_kwargs"};
+    json_t *out = json_is_object(messages) ? json_copy((json_t *)messages) : json_object();
+    if (!json_is_object(messages))
+        json_object_set(out, "messages", (json_t *)messages);
+    for (size_t i = 0; i < AX_COUNT(beside); i++) {
+        json_t *one = json_object_get(record, beside[i]);
+        if (one)
+            json_object_set(out, beside[i], one);
+    }
+    return out;
+}
+
 static ax_status read_messages(reader *r, const json_t *value)
 {
+    json_t *conversation = NULL;
     ax_chat_turns turns = {0};
     ax_chat_text text = {0};
     ax_buf mask = {0};
@@ -95,7 +111,9 @@ static ax_status read_messages(reader *r, const json_t *value)
     if (!r->told)
         cli_log_template(r->source->template);
     r->told = true;
-    ax_status status = ax_chat_read(value, r->source->ignore, &turns);
+    conversation = join_conversation(r->record->object, value);
+    ax_status status = ax_chat_read(conversation, r->source->ignore, &turns);
+    turns.record = r->record->object;
     if (status == AX_OK)
         status = ax_chat_render(r->source->template, &turns, true, &text);
     if (status == AX_OK)
@@ -107,6 +125,7 @@ static ax_status read_messages(reader *r, const json_t *value)
     ax_chat_turns_fini(&turns);
     ax_chat_text_fini(&text);
     ax_buf_fini(&mask);
+    json_decref(conversation);
     return status;
 }
 

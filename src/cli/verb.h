@@ -118,7 +118,7 @@ ax_corpus_options cli_corpus_options(const cli_corpus *corpus);
         "ignore", AX_OPT_STRINGS, offsetof(args, field),                                                     \
             .meta = "NAME...",                                                                               \
             .help = "members of conversations and of their turns that are left out, e.g. tools tool_calls; " \
-                    "others that no template writes are an error, unless they are plainly no part of what "  \
+                    "others that nothing reads are an error, unless they are plainly no part of what "       \
                     "is said, such as ids and scores"                                                        \
     }
 

@@ -354,6 +354,18 @@ static ax_status need_template(const ax_chat *chat, const ax_chat_turns *turns)
     return AX_OK;
 }
 
+/* Fails if a conversation gives variables to a template of the table, which has none. */
+static ax_status refuse_variables(const ax_chat *chat, const ax_chat_turns *turns)
+{
+    const char *name = turns->variables ? "chat_template_kwargs" : "documents";
+    AX_CHECK(
+        !turns->variables && !turns->documents, AX_ERR_DATA,
+        "the conversation has \"%s\", but template %s, which axonn writes itself, has no variables: only "
+        "a model's own chat_template has them; leave them out with --ignore %s (data.ignore)",
+        name, ax_chat_name(chat), name);
+    return AX_OK;
+}
+
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
 {
     out->text.size = out->parts.size = 0;
@@ -366,8 +378,11 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     AX_TRY(need_template(chat, turns));
     if (chat->own && prompt)
         AX_TRY(check_last(turns));
-    if (chat->own)
+    if (chat->own) {
+        AX_TRY(chat_check_variables(chat->own, turns));
         return chat_jinja_render(chat, turns, prompt, true, out);
+    }
+    AX_TRY(refuse_variables(chat, turns));
     AX_TRY(chat_check_tools(chat, turns));
     AX_CHECK(
         !has_system(turns) || chat->template->frame[AX_CHAT_SYSTEM].before, AX_ERR_DATA,

@@ -103,7 +103,8 @@ static bool is_read(const char *name, bool in_turn, const pair_form *form)
 {
     static const char *const turn[] = {"role", "from", "content", "value", "tool_calls"};
     /* Data sets with "messages" repeat the question as "prompt"; Alpaca's have the conversation as a text. */
-    static const char *const record[] = {"messages", "conversations", "prompt", "text", "history", "tools"};
+    static const char *const record[] = {"messages", "conversations",        "prompt",   "text", "history",
+                                         "tools",    "chat_template_kwargs", "documents"};
     if (in_turn)
         return is_listed(name, turn, AX_COUNT(turn)) || is_listed(name, flags, AX_COUNT(flags)) ||
                is_listed(name, reasonings, AX_COUNT(reasonings));
@@ -126,9 +127,11 @@ static ax_status refuse_unread(const reader *r, const json_t *object, bool in_tu
             is_read(name, in_turn, form) || is_ignored(r->ignore, name) ||
                 !could_be_content(name, value, in_turn),
             AX_ERR_DATA,
-            "the %s has \"%s\", which no template writes and which could be a part of what is said: remove "
-            "it, or leave it out with --ignore %s (data.ignore)",
-            in_turn ? "turn" : "conversation", name, name);
+            "the %s has \"%s\", which is not read and which could be a part of what is said: remove it, or "
+            "leave it out with --ignore %s (data.ignore)%s",
+            in_turn ? "turn" : "conversation", name, name,
+            in_turn ? ""
+                    : "; a variable of the model's chat_template is a member of \"chat_template_kwargs\"");
     }
     return AX_OK;
 }
@@ -462,6 +465,36 @@ static ax_status read_tools(const reader *r)
     return chat_check_numbers(r->turns->tools, "\"tools\"");
 }
 
+/* Sets the documents of the conversation, and the variables that its record has for the template. */
+static ax_status read_variables(const reader *r)
+{
+    static const char *const taken[] = {"messages",  "tools",     "documents", "add_generation_prompt",
+                                        "bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    const json_t *given = member_of(r, r->record, "chat_template_kwargs"),
+                 *documents = member_of(r, r->record, "documents"), *one;
+    size_t i;
+    AX_CHECK(json_is_object(given) || !says_something(given), AX_ERR_DATA,
+             "\"chat_template_kwargs\" is %s, not an object with variables of the chat template",
+             tok_json_kind(given));
+    AX_CHECK(json_is_array(documents) || !says_something(documents), AX_ERR_DATA,
+             "\"documents\" is %s, not a list of objects", tok_json_kind(documents));
+    for (i = 0; i < AX_COUNT(taken); i++)
+        AX_CHECK(!json_object_get(given, taken[i]), AX_ERR_DATA,
+                 "\"chat_template_kwargs\" has \"%s\", which the template gets from elsewhere (from the "
+                 "record, the tokenizer, or whether a prompt is written): remove it there",
+                 taken[i]);
+    json_array_foreach(documents, i, one)
+    {
+        AX_CHECK(json_is_object(one), AX_ERR_DATA, "element %zu of \"documents\" is %s, not an object", i + 1,
+                 tok_json_kind(one));
+    }
+    r->turns->variables = json_object_size(given) ? given : NULL;
+    r->turns->documents = json_is_array(documents) ? documents : NULL;
+    AX_TRY(chat_check_numbers(given, "\"chat_template_kwargs\""));
+    return chat_check_numbers(documents, "\"documents\"");
+}
+
 /* Appends the earlier turns that "history" has beside a question: a list of pairs [question, answer]. */
 static ax_status read_history(const reader *r)
 {
@@ -496,21 +529,18 @@ static ax_status read_side(const reader *r, const char *member, ax_chat_role rol
 /* Reads TRL's plain texts: the completion follows the prompt, without a template. */
 static ax_status read_plain(const reader *r, const pair_form *form)
 {
-    for (size_t i = 0; i < AX_COUNT(systems) + AX_COUNT(reasonings) + 1; i++) {
-        const char *name = i < AX_COUNT(systems)   ? systems[i]
-                           : i > AX_COUNT(systems) ? reasonings[i - AX_COUNT(systems) - 1]
-                                                   : "history";
+    static const char *const others[] = {"history", "tools", "chat_template_kwargs", "documents"};
+    for (size_t i = 0; i < AX_COUNT(systems) + AX_COUNT(others) + AX_COUNT(reasonings); i++) {
+        const size_t k = i - AX_COUNT(systems);
+        const char *name = i < AX_COUNT(systems)  ? systems[i]
+                           : k < AX_COUNT(others) ? others[k]
+                                                  : reasonings[k - AX_COUNT(others)];
         AX_CHECK(
             !says_something(member_of(r, r->record, name)), AX_ERR_DATA,
             "\"%s\" stands beside the strings \"%s\" and \"%s\", which are joined without a template, so it "
             "has no place: write the record as \"messages\", or let --ignore (data.ignore) name \"%s\"",
             name, form->question, form->answer, name);
     }
-    AX_CHECK(
-        !json_array_size(r->turns->tools), AX_ERR_DATA,
-        "\"tools\" stands beside the strings \"%s\" and \"%s\", which are joined without a template, so "
-        "it has no place: write the record as \"messages\", or let --ignore (data.ignore) name \"tools\"",
-        form->question, form->answer);
     r->turns->plain = true;
     AX_TRY(add_member(r, form->question, AX_CHAT_USER));
     return add_member(r, form->answer, AX_CHAT_ASSISTANT);
@@ -590,9 +620,11 @@ ax_status ax_chat_read(const json_t *value, const ax_strings *ignore, ax_chat_tu
     if (!turns->n)
         chat_forget_strings(turns);
     turns->plain = false;
-    turns->tools = NULL;
+    turns->tools = turns->documents = turns->variables = turns->record = NULL;
     if (json_is_array(value))
         return read_list(&r, value);
+    turns->record = value;
+    turns->ignored = ignore;
     const char *member = find_member(&r, true, &form);
     AX_CHECK(member, AX_ERR_DATA,
              "not a conversation: it must be a list of messages, or an object with \"messages\", "
@@ -600,6 +632,7 @@ ax_status ax_chat_read(const json_t *value, const ax_strings *ignore, ax_chat_tu
              "perhaps \"output\" or \"response\", or \"question\" and perhaps \"answer\"");
     AX_TRY(refuse_unread(&r, value, false, form));
     AX_TRY(read_tools(&r));
+    AX_TRY(read_variables(&r));
     if (form)
         return read_pair(&r, form);
     const json_t *list = member_of(&r, value, member);
@@ -608,4 +641,25 @@ ax_status ax_chat_read(const json_t *value, const ax_strings *ignore, ax_chat_tu
     AX_TRY(read_system(&r, list));
     AX_TRY(read_history(&r));
     return read_list(&r, list);
+}
+
+ax_status chat_check_variables(const chat_jinja *own, const ax_chat_turns *turns)
+{
+    const reader r = {turns->record, turns->ignored, NULL};
+    const pair_form *form;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)turns->record, name, value)
+    {
+        if (json_is_null(value) || !chat_jinja_reads(own, turns, name) || is_ignored(r.ignore, name))
+            continue;
+        find_member(&r, true, &form);
+        AX_CHECK(
+            is_read(name, false, form), AX_ERR_DATA,
+            "the conversation has \"%s\", which is a variable of the model's chat_template but is not read "
+            "there: write it as a member of \"chat_template_kwargs\", as in {\"chat_template_kwargs\": "
+            "{\"%s\": ...}}, or leave it out with --ignore %s (data.ignore)",
+            name, name, name);
+    }
+    return AX_OK;
 }

@@ -141,6 +141,14 @@ static json_t *make_message(const ax_chat_turn *turn, const ax_chat_turn *input)
     return out;
 }
 
+static void set_or_null(json_t *context, const char *name, const json_t *value)
+{
+    if (value)
+        json_object_set(context, name, (json_t *)value);
+    else
+        json_object_set_new(context, name, json_null());
+}
+
 /* Makes the context of a conversation. Sets number[i] to the number of turn i's message, counted from 1. */
 static ax_status make_context(const chat_jinja *own, const ax_chat_turns *turns, int32_t *number,
                               json_t **out)
@@ -162,11 +170,10 @@ static ax_status make_context(const chat_jinja *own, const ax_chat_turns *turns,
     }
     json_t *context = json_copy(own->tokens);
     json_object_set_new(context, "messages", messages);
-    json_object_set_new(context, "documents", json_null());
-    if (turns->tools)
-        json_object_set(context, "tools", (json_t *)turns->tools);
-    else
-        json_object_set_new(context, "tools", json_null());
+    set_or_null(context, "documents", turns->documents);
+    set_or_null(context, "tools", turns->tools);
+    if (turns->variables)
+        json_object_set(context, "chat_template_kwargs", (json_t *)turns->variables);
     *out = context;
     return context ? AX_OK : no_memory();
 }
@@ -538,12 +545,29 @@ static const char *lost_of_turn(const ax_chat_turn *turn, const said *m, const a
                : "nothing of it is in what the template writes";
 }
 
-/* Notes the first thing that the template has left out or garbled. */
-static void find_lost(const ax_chat_turns *turns, const int32_t *number, const said *message,
-                      const ax_jinja_text *all, bool other, ax_chat_text *out)
+/* Returns true if the template reads all variables that the conversation gives it. */
+static bool reads_variables(const chat_jinja *own, const ax_chat_turns *turns)
 {
+    const char *name;
+    json_t *value;
+    bool all = true;
+    json_object_foreach((json_t *)turns->variables, name, value)
+    {
+        all &= chat_jinja_reads(own, turns, name);
+    }
+    return all;
+}
+
+/* Notes the first thing that the template has left out or garbled. */
+static void find_lost(const chat_jinja *own, const ax_chat_turns *turns, const int32_t *number,
+                      const said *message, const ax_jinja_text *all, bool other, ax_chat_text *out)
+{
+    if (turns->documents && !chat_jinja_reads(own, turns, "documents"))
+        out->lost = "the template does not read its documents";
+    else if (!reads_variables(own, turns))
+        out->lost = "the template reads no variable of a name in its chat_template_kwargs";
     const bool tools = json_array_size(turns->tools) > 0;
-    if (tools && !other)
+    if (tools && !other && !out->lost)
         out->lost = "nothing of its tools is in what the template writes";
     for (size_t i = 0; i < turns->n && !out->lost; i++)
         if (turns->turn[i].role != AX_CHAT_INPUT) {
@@ -616,7 +640,7 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
     if (status == AX_OK)
-        find_lost(turns, number, message, all, note_places(message, n, all), out);
+        find_lost(own, turns, number, message, all, note_places(message, n, all), out);
     if (status == AX_OK && !prompt)
         status = marks && !all->lost ? find_marked(message, n, all, &answers)
                                      : find_answers(tok, own, turns, number, context, all, &answers);
@@ -743,6 +767,11 @@ void chat_jinja_destroy(chat_jinja **jinja)
     ax_buf_fini(&own->rest);
     free(own);
     *jinja = NULL;
+}
+
+bool chat_jinja_reads(const chat_jinja *own, const ax_chat_turns *turns, const char *name)
+{
+    return ax_jinja_reads(own->tools && turns->tools ? own->tools : own->text, name);
 }
 
 bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size)

@@ -183,6 +183,12 @@ bool chat_is_space(const struct tok_added *a);
  * sample conversations. */
 ax_status chat_guard_markup(ax_chat *chat);
 
+/* Returns true if the template reads a variable of this name for the conversation. */
+bool chat_jinja_reads(const chat_jinja *own, const ax_chat_turns *turns, const char *name);
+/* Fails if a member of the conversation's record that is not read has the name of a variable of the model's
+ * own template. */
+ax_status chat_check_variables(const chat_jinja *own, const ax_chat_turns *turns);
+
 /* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
 void chat_forget_strings(ax_chat_turns *turns);
 

@@ -261,6 +261,9 @@ static void losses_are_noticed(void **state)
          "'assistant', 'content': 'a'}]}",
          "nothing of it is in", 1},
         {shout, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a'}]}", NULL, 0},
+        {all, "{'messages': [" ASKS "], 'chat_template_kwargs': {'x': 1}}", "reads no variable of a name in",
+         0},
+        {all, "{'messages': [" ASKS "], 'documents': [{'x': 1}]}", "does not read its documents", 0},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         char json[512];
@@ -290,6 +293,27 @@ static void losses_are_noticed(void **state)
 #undef TOOLS
 #undef CALL
 #undef ASKS
+}
+
+/* Variables that a record has for its template; the texts up to each turn are written with them too. */
+static void records_have_variables(void **state)
+{
+    static const char thinks[] =
+        "{% if thinks is not defined %}{% set thinks = true %}{% endif %}{{ thinks }}:{{ style }}:"
+        "{{ documents[0].text if documents }}:" TURNS(
+            "{% if m.role == 'assistant' and not thinks %}-{% endif %}{{ m.content }}");
+#define TWO "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}]"
+    scratch *s = *state;
+    expect(s, thinks, TWO "}", "True:::" USER("a") "[~b<|im_end|>;]");
+    expect(s, thinks,
+           TWO ", 'chat_template_kwargs': {'thinks': false, 'style': '<|im_end|>'}, 'documents': [{'text': "
+               "'d'}]}",
+           "False:~<|im_end|>:~d:" USER("a") "[-~b<|im_end|>;]");
+    expect_refused(s, thinks, TWO ", 'thinks': false}",
+                   "the conversation has \"thinks\", which is a variable of the model's chat_template but is "
+                   "not read there: write it as a member of \"chat_template_kwargs\"");
+    expect(s, thinks, TWO ", 'm': 3, 'id': 4}", "True:::" USER("a") "[~b<|im_end|>;]");
+#undef TWO
 }
 
 /* A link whose target is missing is no optional file that is left out: another template would be chosen. */
@@ -766,6 +790,7 @@ int main(void)
                                         files_teardown),
         cmocka_unit_test_setup_teardown(places_of_templates_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(losses_are_noticed, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(records_have_variables, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(links_to_nothing_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),

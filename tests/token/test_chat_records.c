@@ -60,14 +60,27 @@ static void refused_records(void **state)
          "turn 1: only turns of the assistant can have \"tool_calls\""},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
          "'function_call': {'name': 'f', 'arguments': {}}}]}",
-         "turn 2: the turn has \"function_call\", which no template writes"},
+         "turn 2: the turn has \"function_call\", which is not read"},
         {"{'messages': [{'role': 'user', 'content': 'a', 'audio': 'b'}]}", "turn 1: the turn has \"audio\""},
         {"{'messages': [{'role': 'user', 'content': 'a', 'masked': true}]}",
          "turn 1: the turn has \"masked\""},
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'functions': [{'name': 'f'}]}",
-         "the conversation has \"functions\", which no template writes and which could be a part of what is "
-         "said: "
-         "remove it, or leave it out with --ignore functions (data.ignore)"},
+         "the conversation has \"functions\", which is not read and which could be a part of what is said: "
+         "remove it, or leave it out with --ignore functions (data.ignore); a variable of the model's "
+         "chat_template is a member of \"chat_template_kwargs\""},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'chat_template_kwargs': {'bos_token': 'x'}}",
+         "\"chat_template_kwargs\" has \"bos_token\", which the template gets from elsewhere"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'chat_template_kwargs': 'x'}",
+         "\"chat_template_kwargs\" is a string, not an object"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'chat_template_kwargs': {'x': 1}}",
+         "the conversation has \"chat_template_kwargs\", but template chatml, which axonn writes itself, has "
+         "no variables"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'documents': [{'x': 1}]}",
+         "the conversation has \"documents\", but template chatml"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'documents': ['x']}",
+         "element 1 of \"documents\" is a string, not an object"},
+        {"{'prompt': 'a', 'completion': 'b', 'chat_template_kwargs': {'x': 1}}",
+         "\"chat_template_kwargs\" stands beside the strings"},
         {"{'question': 'a', 'answer': 'b', 'context': 'c'}", "the conversation has \"context\""},
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'answer': 'c'}",
          "the conversation has \"answer\""},

@@ -199,6 +199,7 @@ struct ax_jinja {
     char *where;
     node *body;
     name_table names;
+    name_table bound, reads; /* names that it sets itself; that it reads from its context (ax_jinja_reads) */
     const char *loop, *varargs, *kwargs, *caller; /* of `names`; NULL: the template does not have the name */
     const struct token *tokens;                   /* of its text; the last one is T_END */
     bool marks, asks_date;

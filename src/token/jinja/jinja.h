@@ -33,12 +33,16 @@ bool ax_jinja_has(const ax_jinja *template, const char *text, size_t size);
 /* Returns true if a text that the template can write, in a branch that conversations may never reach,
  * contains these bytes. Strings that it only compares with, or searches, do not count. */
 bool ax_jinja_writes(const ax_jinja *template, const char *text, size_t size);
+/* Returns true if the template reads a variable of this name from its context: it asks whether it is defined,
+ * or reads it before it gives the name a value itself. */
+bool ax_jinja_reads(const ax_jinja *template, const char *name);
 /* Returns true if the template asks for the date (strftime_now). */
 bool ax_jinja_asks_date(const ax_jinja *template);
 
 /* Where text came from: the template; element k of the list "messages" of the context (1 + k); another list
  * or object of the context. Strings that stand directly in the context, such as "bos_token", and the member
- * "role" of a message count as text of the template. */
+ * "role" of a message count as text of the template. The members of the context's object
+ * "chat_template_kwargs" are variables too, and text of the context. */
 enum { AX_JINJA_TEMPLATE = 0, AX_JINJA_OTHER = INT32_MAX };
 
 typedef struct ax_jinja_part {

@@ -26,6 +26,14 @@ static node *parse_block(parser *p, const char *end)
     return body;
 }
 
+/* Takes a name to which the template gives a value. */
+static const char *take_bound(parser *p, const char *what)
+{
+    const char *name = take_name(p, what);
+    jx_intern(p->e, &p->out->bound, name, strlen(name));
+    return name;
+}
+
 /* ---- targets --------------------------------------------------------------------------------------- */
 
 static node *parse_one_target(parser *p, bool attributes)
@@ -48,7 +56,7 @@ static node *parse_one_target(parser *p, bool attributes)
     for (size_t i = 0; i < AX_COUNT(reserved); i++)
         if (is_name(p, reserved[i]))
             unexpected(p, "the name of a variable");
-    n->name = take_name(p, "the name of a variable");
+    n->name = take_bound(p, "the name of a variable");
     if (attributes && skip_op(p, '.')) {
         n->type = N_NSREF;
         n->text = take_name(p, "the name of an attribute");
@@ -149,7 +157,7 @@ static node *parse_parameters(parser *p)
         if (is_op(p, ')'))
             break;
         node *n = new_node(p, N_ARG);
-        n->name = take_name(p, "the name of a parameter");
+        n->name = take_bound(p, "the name of a parameter");
         n->a = skip_op(p, '=') ? parse_expression(p) : NULL;
         add_node(&end, n);
     }
@@ -160,7 +168,7 @@ static node *parse_parameters(parser *p)
 static node *parse_macro(parser *p)
 {
     node *n = new_node(p, N_MACRO);
-    n->name = take_name(p, "the name of the macro");
+    n->name = take_bound(p, "the name of the macro");
     n->b = parse_parameters(p);
     n->d = parse_block(p, "endmacro");
     return n;
@@ -372,6 +380,11 @@ bool ax_jinja_has(const ax_jinja *template, const char *text, size_t size)
            !((t->kind == T_DATA || t->kind == T_STRING) && t->n >= size && memmem(t->text, t->n, text, size)))
         t++;
     return t->kind != T_END;
+}
+
+bool ax_jinja_reads(const ax_jinja *template, const char *name)
+{
+    return names_find(&template->reads, name, strlen(name));
 }
 
 bool ax_jinja_asks_date(const ax_jinja *template) { return template->asks_date; }

@@ -141,6 +141,13 @@ static node *parse_brackets(parser *p)
     return n;
 }
 
+/* Notes that a variable is read; `asked`: in a way that says that it may not be there. */
+static void note_read(parser *p, const char *name, bool asked)
+{
+    if (asked || !names_find(&p->out->bound, name, strlen(name)))
+        jx_intern(p->e, &p->out->reads, name, strlen(name));
+}
+
 static node *parse_name(parser *p)
 {
     static const struct {
@@ -159,6 +166,7 @@ static node *parse_name(parser *p)
         }
     node *n = new_node(p, N_NAME);
     n->name = take_name(p, "a name");
+    note_read(p, n->name, false);
     p->out->asks_date |= !strcmp(n->name, "strftime_now");
     return n;
 }
@@ -397,6 +405,8 @@ static node *parse_test(parser *p, node *input)
     n->flag = skip_name(p, "not");
     n->name = take_name(p, "the name of a test");
     n->fn = find_builtin(jinja_tests, n->name);
+    if (input->type == N_NAME && (!strcmp(n->name, "defined") || !strcmp(n->name, "undefined")))
+        note_read(p, input->name, true);
     note_missing(p, "test", n);
     if (is_op(p, '(')) {
         n->b = parse_arguments(p);

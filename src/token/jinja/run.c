@@ -479,20 +479,29 @@ static jv read_messages(jx *e, const json_t *messages)
     return jv_list(list);
 }
 
-static void set_context(jx *e, scope *root, const json_t *context)
+static const char given_variables[] = "chat_template_kwargs";
+
+/* Sets the variables that an object has; `from`: where its strings come from. */
+static void set_variables(jx *e, scope *root, const json_t *object, int32_t from)
 {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)context, name, value)
+    json_object_foreach((json_t *)object, name, value)
     {
         const char *known = names_find(&e->template->names, name, strlen(name));
-        if (!known)
+        if (!known || (from == AX_JINJA_TEMPLATE && !strcmp(name, given_variables)))
             continue;
         scope_set(e, root, known,
                   json_is_array(value) && !strcmp(name, "messages")
                       ? read_messages(e, value)
-                      : from_json(e, value, json_is_string(value) ? AX_JINJA_TEMPLATE : AX_JINJA_OTHER));
+                      : from_json(e, value, json_is_string(value) ? from : AX_JINJA_OTHER));
     }
+}
+
+static void set_context(jx *e, scope *root, const json_t *context)
+{
+    set_variables(e, root, json_object_get(context, given_variables), AX_JINJA_OTHER);
+    set_variables(e, root, context, AX_JINJA_TEMPLATE);
 }
 
 /* Copies a text and its origins out of the arena. */

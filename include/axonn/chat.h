@@ -33,13 +33,14 @@ enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and
  * tokenizer's own by the name that ax_chat_name gave it ("own-" and a hash of its text). If `name` is NULL,
  * the tokenizer decides. Its own chat template, a Jinja text (ax_tokenizer_chat_template), decides first: if
  * the text is one that ax_chat_jinja prints for a template, or a known text of a released model that writes
- * the same, that template is created; any other text is run for each conversation. If the tokenizer has no
- * chat template, its added tokens decide: of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in
- * this order, the first is chosen whose needed tokens are all among the added tokens. The others must be
- * named. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no template of this name,
- * or the tokenizer lacks some of the tokens that it needs, which the message lists. AX_ERR_DATA: the text of
- * the named template is not Jinja, or has what is not offered. If `name` is NULL and there is no template
- * that can be used, the call succeeds, and rendering fails. */
+ * the same, that template is created, and the text is run for conversations that this template refuses; any
+ * other text is run for each conversation. If the tokenizer has no chat template, its added tokens decide: of
+ * llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose needed
+ * tokens are all among the added tokens. The others must be named. `tok` must outlive *out, which the caller
+ * destroys. AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that
+ * it needs, which the message lists. AX_ERR_DATA: the text of the named template is not Jinja, or has what is
+ * not offered. If `name` is NULL and there is no template that can be used, the call succeeds, and rendering
+ * fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 

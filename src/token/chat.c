@@ -366,22 +366,10 @@ static ax_status refuse_variables(const ax_chat *chat, const ax_chat_turns *turn
     return AX_OK;
 }
 
-ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
+/* Renders a conversation by a template of the table. */
+static ax_status render_listed(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
+                               ax_chat_text *out)
 {
-    out->text.size = out->parts.size = 0;
-    out->guarded = chat->guarded;
-    out->lost = NULL;
-    out->lost_turn = 0;
-    out->plain = turns->plain && turns->n && !prompt;
-    if (out->plain)
-        return render_plain(chat, turns, out);
-    AX_TRY(need_template(chat, turns));
-    if (chat->own && prompt)
-        AX_TRY(check_last(turns));
-    if (chat->own) {
-        AX_TRY(chat_check_variables(chat->own, turns));
-        return chat_jinja_render(chat, turns, prompt, true, out);
-    }
     AX_TRY(refuse_variables(chat, turns));
     AX_TRY(chat_check_tools(chat, turns));
     AX_CHECK(
@@ -396,6 +384,35 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
         return AX_OK;
     AX_TRY(check_last(turns));
     return chat_put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
+}
+
+/* Renders a conversation by a text of the tokenizer. */
+static ax_status render_own(const ax_chat *chat, const chat_jinja *own, const ax_chat_turns *turns,
+                            bool prompt, ax_chat_text *out)
+{
+    out->text.size = out->parts.size = 0;
+    if (prompt)
+        AX_TRY(check_last(turns));
+    AX_TRY(chat_check_variables(own, turns));
+    return chat_jinja_render(chat, own, turns, prompt, true, out);
+}
+
+ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
+{
+    out->text.size = out->parts.size = 0;
+    out->guarded = chat->guarded;
+    out->lost = NULL;
+    out->lost_turn = 0;
+    out->plain = turns->plain && turns->n && !prompt;
+    if (out->plain)
+        return render_plain(chat, turns, out);
+    AX_TRY(need_template(chat, turns));
+    if (chat->own)
+        return render_own(chat, chat->own, turns, prompt, out);
+    if (!chat->tools) /* nor does the tokenizer's text write them */
+        AX_TRY(chat_check_tools(chat, turns));
+    const ax_status status = render_listed(chat, turns, prompt, out);
+    return status == AX_ERR_DATA && chat->spare ? render_own(chat, chat->spare, turns, prompt, out) : status;
 }
 
 size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size)

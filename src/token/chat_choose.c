@@ -98,9 +98,9 @@ static ax_status put_place(const ax_tokenizer *tok, const char *name, ax_buf *ou
                          tok->templates ? name : "");
 }
 
-/* Takes the tokenizer's template of this name, which there is; with `tools`, that named tool_use for
+/* Creates the tokenizer's template of this name, which there is; with `tools`, that named tool_use for
  * conversations with tools, if there is one. */
-static ax_status take_own(ax_chat *chat, const char *name, bool tools)
+static ax_status create_own(ax_chat *chat, const char *name, bool tools, chat_jinja **out)
 {
     const ax_tokenizer *tok = chat->tok;
     ax_buf where[2] = {0};
@@ -110,12 +110,19 @@ static ax_status take_own(ax_chat *chat, const char *name, bool tools)
     const chat_source text = {find_text(tok, name), where[0].data};
     const chat_source more = {tools ? find_text(tok, "tool_use") : NULL, where[1].data};
     if (status == AX_OK)
-        status = chat_jinja_create(tok, text, more, &chat->own);
+        status = chat_jinja_create(tok, text, more, out);
     ax_buf_fini(&where[0]);
     ax_buf_fini(&where[1]);
-    AX_TRY(status);
-    name_own(text.text, more.text, chat->name);
-    return ax_strdup(text.text, &chat->jinja);
+    return status;
+}
+
+/* Takes this template as that of conversations. */
+static ax_status take_own(ax_chat *chat, const char *name, bool tools)
+{
+    const char *text = find_text(chat->tok, name);
+    AX_TRY(create_own(chat, name, tools, &chat->own));
+    name_own(text, tools ? find_text(chat->tok, "tool_use") : NULL, chat->name);
+    return ax_strdup(text, &chat->jinja);
 }
 
 /* Takes the tokenizer's template of this name, or the one whose texts token files name so. Leaves chat->own
@@ -258,9 +265,12 @@ static ax_status choose_own(ax_chat *chat)
     }
     chat->template = found;
     chat->tools = found && (!known || known->tools) ? found->tools : NULL;
-    if (found)
+    if (found) {
+        const ax_status spare = create_own(chat, "default", false, &chat->spare);
+        AX_TRY(spare == AX_ERR_DATA ? AX_OK : spare);
         return ax_buf_printf(&chat->origin, "%s",
                              known ? known->origin : "that of the tokenizer's chat_template");
+    }
     const ax_status status = take_own(chat, "default", true);
     if (status == AX_ERR_DATA) /* concerns conversations only */
         return ax_buf_printf(&chat->broken, "%s", ax_error_message());
@@ -372,6 +382,7 @@ void ax_chat_destroy(ax_chat **chat)
         ax_buf_fini(&(*chat)->broken);
         ax_buf_fini(&(*chat)->doubt);
         chat_jinja_destroy(&(*chat)->own);
+        chat_jinja_destroy(&(*chat)->spare);
         free((*chat)->jinja);
         ax_ids_fini(&(*chat)->guarded[0]);
         ax_ids_fini(&(*chat)->guarded[1]);

@@ -153,12 +153,12 @@ static ax_status write_sample(finder *f, const struct sample *s, int form, bool 
     f->text.text.size = f->text.parts.size = 0;
     ax_status status = ax_chat_read(record, NULL, &f->turns);
     if (status == AX_OK)
-        status = chat_jinja_render(f->chat, &f->turns, s->prompt, false, &f->text);
+        status = chat_jinja_render(f->chat, f->chat->own, &f->turns, s->prompt, false, &f->text);
     if (status == AX_ERR_DATA) {
         f->text.text.size = f->text.parts.size = 0;
         for (size_t i = 0; i < f->turns.n; i++)
             f->turns.turn[i].unlearned = true;
-        status = chat_jinja_render(f->chat, &f->turns, s->prompt, false, &f->text);
+        status = chat_jinja_render(f->chat, f->chat->own, &f->turns, s->prompt, false, &f->text);
     }
     if (status == AX_OK)
         status = note_tokens(f, s);

@@ -343,6 +343,21 @@ static ax_status refuse(size_t turn, const char *why)
                    turn, why);
 }
 
+/* Fails for an answer whose prompt the template refuses: it gets too few messages. */
+static ax_status refuse_before(size_t turn, size_t number)
+{
+    const ax_status status = ax_error_status();
+    ax_buf why = {0};
+    if (status != AX_ERR_DATA)
+        return status;
+    ax_status made = ax_buf_printf(&why, "writes no prompt %s (%s)",
+                                   number == 1 ? "without a question before it" : "after the turns before it",
+                                   ax_error_message());
+    made = made == AX_OK ? refuse(turn, why.data) : made;
+    ax_buf_fini(&why);
+    return made;
+}
+
 /* Finds where the answer of a turn begins in the text of the conversation: behind the prompt for it. If the
  * prompt ends with more than the conversation has there, such as "<think>", behind what both have, but not
  * behind the turn's own first byte: an answer may begin as the rest of the prompt does. */
@@ -351,7 +366,8 @@ static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn,
 {
     range here;
     written prompt, before;
-    AX_TRY(read_first(own, context, all->all, number - 1, true, &own->work[1], &prompt));
+    if (read_first(own, context, all->all, number - 1, true, &own->work[1], &prompt) != AX_OK)
+        return refuse_before(turn, number);
     *begin = size_of(&prompt);
     if (begins(all, &prompt))
         return AX_OK;
@@ -651,12 +667,12 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
     return status;
 }
 
-ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, bool marks,
-                            ax_chat_text *out)
+ax_status chat_jinja_render(const ax_chat *chat, const chat_jinja *text, const ax_chat_turns *turns,
+                            bool prompt, bool marks, ax_chat_text *out)
 {
     json_t *context = NULL;
     int32_t *number;
-    chat_jinja own = *chat->own; /* the texts of this call are its own: threads share `chat` */
+    chat_jinja own = *text; /* the texts of this call are its own: threads share `chat` */
     AX_TRY(ax_calloc(turns->n + 1, sizeof *number, &number));
     memset(own.work, 0, sizeof own.work);
     own.work[0].memory = out->joined;

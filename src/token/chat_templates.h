@@ -91,6 +91,8 @@ typedef struct chat_jinja chat_jinja;
 struct ax_chat {
     const chat_template *template; /* NULL: none of the table */
     chat_jinja *own;               /* NULL: `template`, or no template at all */
+    chat_jinja *spare;             /* the tokenizer's text, which counts as `template`: it writes what
+                                      `template` refuses; NULL: there is none */
     char name[AX_CHAT_NAME_BYTES];
     const chat_tools *tools; /* that of the template; NULL also if the tokenizer's own text writes none */
     const ax_tokenizer *tok;
@@ -153,10 +155,10 @@ typedef struct chat_source {
  * AX_ERR_DATA: a text is not Jinja, or has what is not offered. */
 ax_status chat_jinja_create(const ax_tokenizer *tok, chat_source text, chat_source tools, chat_jinja **out);
 void chat_jinja_destroy(chat_jinja **jinja);
-/* As ax_chat_render, into an empty text. `marks`: blocks {% generation %} are the answers, if there are any.
- */
-ax_status chat_jinja_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, bool marks,
-                            ax_chat_text *out);
+/* As ax_chat_render, by `text`, into an empty text. `marks`: blocks {% generation %} are the answers, if
+ * there are any. */
+ax_status chat_jinja_render(const ax_chat *chat, const chat_jinja *text, const ax_chat_turns *turns,
+                            bool prompt, bool marks, ax_chat_text *out);
 /* Returns the id of the token that ends an answer, or -1. */
 int32_t chat_jinja_end(const chat_jinja *own);
 /* Returns what the template writes after an answer, without white space before it, if no token is in it. */

@@ -615,6 +615,12 @@ static void losses_are_counted(void **state)
     ends(0,
          "talk:1: the model's chat_template loses something, as with transformers: turn 2: nothing of it is",
          AXONN " generate by --prompts talk --max-tokens 1 --out lost");
+    put("talk", "{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"b\"}], "
+                "\"chat_template_kwargs\": {\"style\": 1}}\n");
+    ends(0,
+         "talk:1: the model's chat_template loses something, as with transformers: the template reads no "
+         "variable",
+         AXONN " generate by --prompts talk --max-tokens 1 --out given");
 }
 
 int main(void)

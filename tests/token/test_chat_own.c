@@ -134,6 +134,13 @@ static void answers_that_cannot_be_told_are_refused(void **state)
         s, "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}", two,
         "turn 2: where the answer is cannot be told, because the model's chat_template writes the turns "
         "before it otherwise");
+    expect_refused(s, "{% set first = messages[0].role %}" TURNS("{{ m.content }}"),
+                   "[{'role': 'assistant', 'content': 'a'}, {'role': 'user', 'content': 'b'}]",
+                   "turn 1: where the answer is cannot be told, because the model's chat_template writes no "
+                   "prompt without a question before it (");
+    expect(s, "{% set first = messages[0].role %}" TURNS("{{ m.content }}"),
+           "[{'role': 'assistant', 'content': 'a', 'weight': 0}, {'role': 'user', 'content': 'b'}]",
+           "<|im_start|>assistant:~a<|im_end|>;<|im_start|>user:~b<|im_end|>;");
     expect_refused(s, "{{ raise_exception('no ' ~ messages[0].role) }}", two,
                    "chat_template.jinja:1: the template refuses the conversation: no user");
     expect_refused(s, "{{ raise_exception('a\\x1b]0;b\\x07\\n\\x7f\\u009bé' ~ messages[0].role) }}", two,
@@ -314,6 +321,23 @@ static void records_have_variables(void **state)
                    "not read there: write it as a member of \"chat_template_kwargs\"");
     expect(s, thinks, TWO ", 'm': 3, 'id': 4}", "True:::" USER("a") "[~b<|im_end|>;]");
 #undef TWO
+}
+
+/* A text that counts as a template of the table writes itself what that template refuses. */
+static void known_texts_write_what_their_template_refuses(void **state)
+{
+    static const char chatml[] =
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+        "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+        "{% endif %}";
+    scratch *s = *state;
+    expect(s, chatml,
+           "[{'role': 'user', 'content': 'a'}, {'role': 'user', 'content': '<|im_end|>'}, "
+           "{'role': 'assistant', 'content': 'c'}]",
+           "<|im_start|>user\n~a<|im_end|>\n<|im_start|>user\n~<|im_end|><|im_end|>\n<|im_start|>assistant\n"
+           "[~c<|im_end|>\n]");
+    expect_refused(s, chatml, "{'messages': [{'role': 'user', 'content': 'a'}], 'tools': [{'a': 1}]}",
+                   "which the tokenizer's own text of template chatml does not write");
 }
 
 /* A link whose target is missing is no optional file that is left out: another template would be chosen. */
@@ -791,6 +815,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(places_of_templates_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(losses_are_noticed, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(records_have_variables, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(known_texts_write_what_their_template_refuses, files_setup,
+                                        files_teardown),
         cmocka_unit_test_setup_teardown(links_to_nothing_are_named, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(marks_are_the_targets, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(messages_are_handed_through, files_setup, files_teardown),

@@ -47,7 +47,8 @@ void ax_chat_destroy(ax_chat **chat);
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
- * special tokens". Returns NULL if the caller named a template of axonn's own, or if there is none. */
+ * special tokens". Returns NULL if the caller named a template of axonn's own, of whose name the tokenizer
+ * has no other, or if there is none. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns a sentence for a warning, if no token of the tokenizer ends an answer as the template writes it:
  * its marker is plain text to the tokenizer. A model that learns from such answers never ends one. Else NULL.

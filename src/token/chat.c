@@ -394,7 +394,9 @@ static ax_status render_own(const ax_chat *chat, const chat_jinja *own, const ax
     if (prompt)
         AX_TRY(check_last(turns));
     AX_TRY(chat_check_variables(own, turns));
-    return chat_jinja_render(chat, own, turns, prompt, true, out);
+    const ax_status status = chat_jinja_render(chat, own, turns, prompt, true, out);
+    const char *fault = status == AX_ERR_DATA ? chat_jinja_fault(own, ax_error_message()) : NULL;
+    return fault ? chat_refuse(fault) : status;
 }
 
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)

@@ -205,6 +205,10 @@ static ax_status take_named(ax_chat *chat, const char *name)
                    : refuse_name(chat, name);
     }
     chat->tools = chat->template->tools;
+    if (find_text(chat->tok, name))
+        AX_TRY(ax_buf_printf(&chat->origin,
+                             "one of axonn's own; the tokenizer has another of this name, which is "
+                             "not used"));
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
     if (status == AX_OK && missing)
         status = ax_fail(AX_ERR_USAGE,

@@ -17,7 +17,9 @@ struct chat_jinja {
     bool fixed;         /* by SOURCE_DATE_EPOCH */
     int32_t end;        /* the token that ends an answer; -1: none is known */
     ax_buf closing;     /* what stands between an answer and that token */
-    ax_buf rest;        /* what follows an answer in which no token is, without white space before it */
+    ax_buf fault;       /* how it fails in all sample conversations, if it does not refuse them; or empty */
+    ax_buf mute; /* says that it writes no answer, as it writes none of a sample conversation; or empty */
+    ax_buf rest; /* what follows an answer in which no token is, without white space before it */
     ax_jinja_text work[4];
     ax_jinja_cuts cuts; /* of the conversation */
 };
@@ -466,6 +468,18 @@ static bool note_places(said *message, size_t n, const ax_jinja_text *all)
     return other;
 }
 
+/* Returns true if answers are to be learned, and nothing of any of them stands in the output. */
+static bool lacks_answers(const said *message, size_t n)
+{
+    bool learned = false, there = false;
+    for (size_t i = 1; i <= n; i++) {
+        const bool counts = message[i].answer && message[i].learned && message[i].speaks;
+        learned |= counts;
+        there |= counts && message[i].there.end;
+    }
+    return learned && !there;
+}
+
 /* Fails if the text of an answer that is to be learned stands in the output, and nothing of it is marked: the
  * template marks some answers only. */
 static ax_status check_marked(const said *message, size_t n)
@@ -655,8 +669,11 @@ static ax_status render(const ax_tokenizer *tok, chat_jinja *own, const ax_chat_
         status = write_first(own, context, n, prompt, own->cuts.cut ? &own->cuts : NULL, all);
     if (status == AX_OK && !all->text.size)
         status = ax_fail(AX_ERR_DATA, "the model's chat_template writes nothing for the conversation");
+    const bool other = status == AX_OK && note_places(message, n, all);
+    if (status == AX_OK && !prompt && own->mute.size && !other && lacks_answers(message, n))
+        status = ax_fail(AX_ERR_DATA, "%s", own->mute.data);
     if (status == AX_OK)
-        find_lost(own, turns, number, message, all, note_places(message, n, all), out);
+        find_lost(own, turns, number, message, all, other, out);
     if (status == AX_OK && !prompt)
         status = marks && !all->lost ? find_marked(message, n, all, &answers)
                                      : find_answers(tok, own, turns, number, context, all, &answers);
@@ -697,6 +714,50 @@ ax_status chat_jinja_render(const ax_chat *chat, const chat_jinja *text, const a
 
 /* ---- creation ---------------------------------------------------------------------------------------- */
 
+static bool is_blank(const ax_jinja_text *text)
+{
+    size_t i = 0;
+    while (i < text->text.size && strchr(" \t\r\n", text->text.data[i]))
+        i++;
+    return i == text->text.size;
+}
+
+/* Writes sample conversations, and notes if the template fails in each of them at the same place in the same
+ * way. That is no fault of a record that fails so too. */
+static ax_status find_fault(chat_jinja *own)
+{
+    static const char *const samples[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+        "\"b\"}]}",
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": "
+        "\"a\"}, "
+        "{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
+        "\"assistant\", \"content\": \"d\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+        "\"b\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"documents\": "
+        "[{\"title\": \"t\", \"text\": \"x\"}]}"};
+    ax_status status = AX_OK;
+    bool same = true;
+    for (size_t i = 0; i < AX_COUNT(samples) && same && status == AX_OK; i++) {
+        json_t *context = json_copy(own->tokens), *sample = json_loads(samples[i], 0, NULL);
+        json_object_set_new(context, "tools", json_null());
+        json_object_set_new(context, "documents", json_null());
+        if (!sample || json_object_update(context, sample))
+            status = no_memory();
+        const ax_status made =
+            status == AX_OK ? write_first(own, context, 5, false, NULL, &own->work[0]) : status;
+        same = made == AX_ERR_DATA && !strstr(ax_error_message(), AX_JINJA_REFUSES) &&
+               (!own->fault.size || !strcmp(own->fault.data, ax_error_message()));
+        if (same && !own->fault.size)
+            status = ax_buf_printf(&own->fault, "%s", ax_error_message());
+        json_decref(sample);
+        json_decref(context);
+    }
+    if (!same)
+        own->fault.size = 0;
+    return status;
+}
+
 /* Finds the token that ends an answer, and what stands before it, from a short conversation. A template that
  * refuses this conversation ends answers with the end-of-text token. AX_ERR_DATA: the template is at fault
  * whatever the conversation. `where`: its place, for messages. */
@@ -717,8 +778,17 @@ static ax_status find_closing(const ax_tokenizer *tok, const char *where, chat_j
     if (status == AX_ERR_MEMORY || text->own_fault)
         return status;
     AX_CHECK(status != AX_OK || text->text.size, AX_ERR_DATA, "%s: the template writes nothing", where);
-    if (status != AX_OK || !find_message(&whole, 2, &at))
-        return AX_OK;
+    AX_CHECK(status != AX_OK || !is_blank(text), AX_ERR_DATA, "%s: the template writes only white space",
+             where);
+    if (status != AX_OK)
+        return find_fault(own);
+    if (!find_message(&whole, 2, &at)) {
+        return find_message(&whole, AX_JINJA_OTHER, &at)
+                   ? AX_OK
+                   : ax_buf_printf(&own->mute,
+                                   "%s: the template writes nothing of answers, which are to be learned",
+                                   where);
+    }
     const char *rest = text->text.data + at.end;
     size_t n = 0;
     const tok_added *end = first_token(tok, rest, text->text.size - at.end, &n);
@@ -781,6 +851,8 @@ void chat_jinja_destroy(chat_jinja **jinja)
     json_decref(own->tokens);
     ax_buf_fini(&own->closing);
     ax_buf_fini(&own->rest);
+    ax_buf_fini(&own->fault);
+    ax_buf_fini(&own->mute);
     free(own);
     *jinja = NULL;
 }
@@ -798,6 +870,15 @@ bool chat_jinja_writes(const chat_jinja *own, const char *text, size_t size)
 bool chat_jinja_has(const chat_jinja *own, const char *text, size_t size)
 {
     return ax_jinja_has(own->text, text, size) || (own->tools && ax_jinja_has(own->tools, text, size));
+}
+
+const char *chat_jinja_fault(const chat_jinja *own, const char *message)
+{
+    const ax_buf *known[] = {&own->fault, &own->mute};
+    for (size_t i = 0; i < AX_COUNT(known); i++)
+        if (known[i]->size && !strcmp(known[i]->data, message))
+            return known[i]->data;
+    return NULL;
 }
 
 int32_t chat_jinja_end(const chat_jinja *own) { return own->end; }

@@ -159,6 +159,8 @@ void chat_jinja_destroy(chat_jinja **jinja);
  * there are any. */
 ax_status chat_jinja_render(const ax_chat *chat, const chat_jinja *text, const ax_chat_turns *turns,
                             bool prompt, bool marks, ax_chat_text *out);
+/* Returns the message of a failed rendering if the template fails so whatever the conversation; else NULL. */
+const char *chat_jinja_fault(const chat_jinja *own, const char *message);
 /* Returns the id of the token that ends an answer, or -1. */
 int32_t chat_jinja_end(const chat_jinja *own);
 /* Returns what the template writes after an answer, without white space before it, if no token is in it. */

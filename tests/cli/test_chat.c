@@ -526,7 +526,11 @@ static void templates_of_the_model_have_names(void **state)
     ends(0, NULL, "rm -rf named && cp -r tok named");
     put("named/tokenizer_config.json",
         "{\"eos_token\": \"<|endoftext|>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
-        "\"" WRITES("d") "\"}, {\"name\": \"rag\", \"template\": \"" WRITES("r") "\"}]}");
+        "\"" WRITES("d") "\"}, {\"name\": \"rag\", \"template\": \"" WRITES(
+            "r") "\"}, {\"name\": "
+                 "\"alpaca\", \"template\": \"" WRITES("a") "\"}]}");
+    ends(0, "template alpaca, one of axonn's own; the tokenizer has another of this name, which is not used",
+         AXONN " data build --input qa.jsonl --tokenizer named --out rag.tok --template alpaca");
     ends(0, "own chat_template default, run as it is",
          AXONN " data build --input qa.jsonl --tokenizer named --out default.tok");
     ends(0, "own chat_template rag, run as it is",

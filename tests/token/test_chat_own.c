@@ -165,8 +165,25 @@ static void faults_of_templates_are_no_faults_of_records(void **state)
         {"{{ 'x' * 1000000000 }}", "than the size of the conversation allows"},
         {"", "writes nothing"},
         {"{% if false %}x{% endif %}", "writes nothing"},
+        {"{% for m in messages %} \n {% endfor %}", "writes only white space"},
+    };
+    static const struct {
+        const char *jinja, *why;
+    } later[] = {
+        {"{{ messages.__class__ }}", "the tokenizer's own chat_template cannot be used: "},
+        {"{{ 10**10**10 }}", "the tokenizer's own chat_template cannot be used: "},
+        {"x", "the tokenizer's own chat_template cannot be used: "},
+        {"{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}",
+         "writes nothing of answers"},
     };
     ax_chat_turn turn = {.role = AX_CHAT_USER, .text = "a", .size = 1};
+    for (size_t i = 0; i < AX_COUNT(later); i++)
+        expect_refused(*state, later[i].jinja, two, later[i].why);
+    /* With tools this template does not fail: the record is at fault. */
+    char *written = write_record(*state, "{{ tools[0].type }}", two, false);
+    assert_null(strstr(written, "cannot be used"));
+    assert_non_null(strstr(written, "chat_template.jinja:1: "));
+    free(written);
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_tokenizer *tok = load(*state, cases[i].jinja);
         ax_chat *chat;

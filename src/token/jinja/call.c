@@ -179,8 +179,7 @@ static jv g_raise(jx *e, jv self, const jargs *a)
 {
     (void)self;
     jstr *message = a->n ? to_string(e, a->v[0]) : js_text(e, "");
-    jx_fail(e, "the template refuses the conversation: %.*s", (int)ax_min((int64_t)message->n, 1500),
-            js_data(e, message));
+    jx_fail(e, AX_JINJA_REFUSES "%.*s", (int)ax_min((int64_t)message->n, 1500), js_data(e, message));
 }
 
 static jv g_date(jx *e, jv self, const jargs *a)

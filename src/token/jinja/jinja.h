@@ -76,6 +76,9 @@ typedef struct ax_jinja_cuts {
     ax_jinja_text tails;
 } ax_jinja_cuts;
 
+/* What the message of a template that has called raise_exception has behind its place. */
+#define AX_JINJA_REFUSES "the template refuses the conversation: "
+
 /* Replaces *out by what the template writes for a context, a JSON object. `now` is the time that strftime_now
  * prints, in seconds since 1970 of the clock that it shows, whatever the time zone. AX_ERR_DATA: the template
  * failed, with its own message if it has called raise_exception, or took more than it may. */

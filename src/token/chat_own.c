@@ -722,40 +722,64 @@ static bool is_blank(const ax_jinja_text *text)
     return i == text->text.size;
 }
 
-/* Writes sample conversations, and notes if the template fails in each of them at the same place in the same
- * way. That is no fault of a record that fails so too. */
+/* Short conversations that differ in what templates ask for. The last one has contents that are lists. */
+static const char *const samples[] = {
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+    "\"b\"}]}",
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"a\"}, "
+    "{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
+    "\"assistant\", \"content\": \"d\"}]}",
+    "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}, {\"role\": "
+    "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}], \"tools\": [{\"type\": "
+    "\"function\", \"function\": {\"name\": \"f\"}}], \"documents\": [{\"title\": \"t\", \"text\": \"x\"}]}"};
+
+/* Writes sample i into own->work[0]. */
+static ax_status write_sample(chat_jinja *own, size_t i)
+{
+    json_t *context = json_copy(own->tokens), *sample = json_loads(samples[i], 0, NULL);
+    set_or_null(context, "tools", NULL);
+    set_or_null(context, "documents", NULL);
+    const json_t *messages = json_object_get(sample, "messages");
+    const ax_status status =
+        messages && !json_object_update(context, sample)
+            ? write_first(own, context, json_array_size(messages), false, NULL, &own->work[0])
+            : no_memory();
+    json_decref(sample);
+    json_decref(context);
+    return status;
+}
+
+/* Notes if the template fails in each sample at the same place in the same way. That is no fault of a record
+ * that fails so too. */
 static ax_status find_fault(chat_jinja *own)
 {
-    static const char *const samples[] = {
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
-        "\"b\"}]}",
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": "
-        "\"a\"}, "
-        "{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}, {\"role\": "
-        "\"assistant\", \"content\": \"d\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
-        "\"b\"}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"documents\": "
-        "[{\"title\": \"t\", \"text\": \"x\"}]}"};
-    ax_status status = AX_OK;
     bool same = true;
-    for (size_t i = 0; i < AX_COUNT(samples) && same && status == AX_OK; i++) {
-        json_t *context = json_copy(own->tokens), *sample = json_loads(samples[i], 0, NULL);
-        json_object_set_new(context, "tools", json_null());
-        json_object_set_new(context, "documents", json_null());
-        if (!sample || json_object_update(context, sample))
-            status = no_memory();
-        const ax_status made =
-            status == AX_OK ? write_first(own, context, 5, false, NULL, &own->work[0]) : status;
-        same = made == AX_ERR_DATA && !strstr(ax_error_message(), AX_JINJA_REFUSES) &&
+    for (size_t i = 0; i < AX_COUNT(samples) && same; i++) {
+        const ax_status status = write_sample(own, i);
+        if (status != AX_OK && status != AX_ERR_DATA)
+            return status;
+        same = status == AX_ERR_DATA && !strstr(ax_error_message(), AX_JINJA_REFUSES) &&
                (!own->fault.size || !strcmp(own->fault.data, ax_error_message()));
         if (same && !own->fault.size)
-            status = ax_buf_printf(&own->fault, "%s", ax_error_message());
-        json_decref(sample);
-        json_decref(context);
+            AX_TRY(ax_buf_printf(&own->fault, "%s", ax_error_message()));
     }
-    if (!same)
-        own->fault.size = 0;
-    return status;
+    own->fault.size = same ? own->fault.size : 0;
+    return AX_OK;
+}
+
+/* Notes if the template, which has written no answer that is a string, writes none that is a list either. */
+static ax_status find_mute(const char *where, chat_jinja *own)
+{
+    const ax_jinja_text *text = &own->work[0];
+    range at;
+    const ax_status status = write_sample(own, AX_COUNT(samples) - 1);
+    if (status != AX_OK)
+        return status == AX_ERR_DATA ? AX_OK : status;
+    const written whole = {text, text, text->text.size, text->text.size, text->text.size, text->n_parts};
+    return find_message(&whole, 2, &at)
+               ? AX_OK
+               : ax_buf_printf(&own->mute,
+                               "%s: the template writes nothing of answers, which are to be learned", where);
 }
 
 /* Finds the token that ends an answer, and what stands before it, from a short conversation. A template that
@@ -783,11 +807,7 @@ static ax_status find_closing(const ax_tokenizer *tok, const char *where, chat_j
     if (status != AX_OK)
         return find_fault(own);
     if (!find_message(&whole, 2, &at)) {
-        return find_message(&whole, AX_JINJA_OTHER, &at)
-                   ? AX_OK
-                   : ax_buf_printf(&own->mute,
-                                   "%s: the template writes nothing of answers, which are to be learned",
-                                   where);
+        return find_message(&whole, AX_JINJA_OTHER, &at) ? AX_OK : find_mute(where, own);
     }
     const char *rest = text->text.data + at.end;
     size_t n = 0;

@@ -179,6 +179,11 @@ static void faults_of_templates_are_no_faults_of_records(void **state)
     ax_chat_turn turn = {.role = AX_CHAT_USER, .text = "a", .size = 1};
     for (size_t i = 0; i < AX_COUNT(later); i++)
         expect_refused(*state, later[i].jinja, two, later[i].why);
+    /* This template writes contents that are lists: the record is at fault. */
+    expect(*state,
+           "{% for m in messages %}{{ m.role }}{% if m.content is not string %}{{ m.content[0].text }}"
+           "{% endif %}{% endfor %}",
+           two, "user[assistant]user[assistant]");
     /* With tools this template does not fail: the record is at fault. */
     char *written = write_record(*state, "{{ tools[0].type }}", two, false);
     assert_null(strstr(written, "cannot be used"));

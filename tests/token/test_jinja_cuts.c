@@ -150,9 +150,54 @@ static void many(void **state)
     json_decref(context);
 }
 
+#define SEARCH                                                                                               \
+    "{% set ns = namespace(open=true, last=messages|length - 1) %}{% for m in messages[::-1] %}"             \
+    "{% set i = (messages|length - 1) - loop.index0 %}{% if ns.open and m.role == 'user' %}"                 \
+    "{% set ns.open = false %}{% set ns.last = i %}{% endif %}{% endfor %}{% for m in messages %}"           \
+    "{{ m.content }}{% if m.role == 'assistant' and loop.index0 > ns.last %}.{% endif %}{% endfor %}" PROMPT
+
+/* Long conversations leave no case out, whether a search for the last question is short in each, or goes back
+ * to the first message. */
+static void all_of_many(void **state)
+{
+    enum { MOST = 4000 };
+    static const struct {
+        const char *template, *first, *others;
+        size_t n;
+    } kinds[] = {
+        {SEARCH, "user", "user", MOST}, {SEARCH, "user", "tool", 2000}, {WRITE, "user", "tool", MOST}};
+    static ax_jinja_cut cut[2 * MOST];
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        ax_jinja *template;
+        ax_jinja_text whole = {0};
+        json_t *list = json_array(),
+               *context = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", 0);
+        ax_jinja_cuts cuts = {.cut = cut, .n = kinds[i].n};
+        size_t wanted = 0, known = 0;
+        for (size_t k = 0; k < kinds[i].n; k++) {
+            const char *role = k % 2 ? "assistant" : k ? kinds[i].others : kinds[i].first;
+            json_array_append_new(list, json_pack("{s:s, s:s}", "role", role, "content", "c"));
+            cut[2 * k] = (ax_jinja_cut){.wanted = k > 2};
+            cut[2 * k + 1] = (ax_jinja_cut){.wanted = k > 2 && k % 2};
+        }
+        OK(ax_jinja_parse("t", kinds[i].template, strlen(kinds[i].template), &template));
+        OK(ax_jinja_render_cuts(template, context, 0, &cuts, &whole));
+        for (size_t k = 0; k < 2 * kinds[i].n; k++) {
+            wanted += cut[k].wanted;
+            known += cut[k].known;
+        }
+        assert_true(known + 1 >= wanted); /* the first answer shows that side runs must begin earlier */
+        ax_jinja_text_fini(&whole);
+        ax_jinja_text_fini(&cuts.tails);
+        ax_jinja_destroy(&template);
+        json_decref(context);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(first_messages), cmocka_unit_test(memory),
-                                       cmocka_unit_test(many)};
+                                       cmocka_unit_test(many), cmocka_unit_test(all_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,6 +97,8 @@ jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step)
         jstr *rest = js_sub(e, object.s, from, object.s->n - from);
         return jv_str(js_sub(e, rest, 0, js_offset(e, rest, (size_t)(end - begin))));
     }
+    if (object.kind == J_LIST && by == -1 && begin == n - 1 && end == -1)
+        return jv_list(list_back(e, object.list, object.list->kind));
     jlist *all = elements(e, object), *list = list_new(e, object.kind == J_LIST ? object.list->kind : L_LIST);
     for (int64_t i = begin; by > 0 ? i < end : i > end; i += by) {
         list_add(e, list, all->v[i]);

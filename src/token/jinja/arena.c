@@ -9,6 +9,7 @@
 
 struct chunk {
     struct chunk *next;
+    size_t size;
     _Alignas(max_align_t) char data[];
 };
 
@@ -85,6 +86,7 @@ void *jx_chunk(jx *e, size_t n)
         out_of_memory(e);
     a->used += room;
     c->next = a->chunks;
+    c->size = room;
     a->chunks = c;
     if (room > n) {
         a->at = c->data + n;
@@ -93,12 +95,21 @@ void *jx_chunk(jx *e, size_t n)
     return c->data;
 }
 
-void arena_fini(arena *a)
+void arena_rewind(arena *a, const arena *before)
 {
-    for (struct chunk *c = a->chunks, *next; c; c = next) {
-        next = c->next;
+    while (a->chunks != before->chunks) {
+        struct chunk *c = a->chunks;
+        a->chunks = c->next;
+        a->used -= c->size;
         free(c);
     }
+    a->at = before->at;
+    a->left = before->left;
+}
+
+void arena_fini(arena *a)
+{
+    arena_rewind(a, &(arena){0});
     *a = (arena){0};
 }
 

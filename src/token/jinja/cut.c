@@ -26,6 +26,7 @@ struct undo {
 static void grow_undo(jx *e, void *with)
 {
     (void)with;
+    e->lasting |= e->n_undo == e->undo_capacity;
     e->undo = jx_grow(e, e->undo, e->n_undo, &e->undo_capacity, sizeof *e->undo);
 }
 
@@ -128,11 +129,12 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
     e->era++;
     swap_budget(e);
     const jx before = *e;
+    const arena memory = *e->arena;
     const jloop loop_before = what->loop ? *what->loop : (jloop){0};
     jstr *volatile tail = NULL;
     volatile bool failed = true;
     e->aside = true;
-    e->logging = e->reached = e->twin_reached = false;
+    e->logging = e->lasting = e->reached = e->twin_reached = false;
     e->twin = what->twin;
     e->now_case = what->number;
     e->out = &leave;
@@ -149,6 +151,8 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
         failed = false;
     }
     undo(e, before.n_undo);
+    if (!e->lasting && !tail)
+        arena_rewind(e->arena, &memory);
     const int64_t steps = e->steps;
     const size_t capacity = e->undo_capacity;
     const bool reached = e->reached, twin = e->twin, twin_reached = e->twin_reached;
@@ -215,6 +219,9 @@ static void take_state(jx *e, void *with)
     state->known = true;
 }
 
+/* Returns true if a value takes no memory. */
+static bool is_bare(jv v) { return v.kind >= J_NONE && v.kind <= J_REAL; }
+
 /* Compares the value of a variable in a side run with that in the run of the whole conversation, and notes
  * the facet if it is another. */
 static bool compare_cell(jx *e, struct cell *cell, jv value)
@@ -228,6 +235,7 @@ static bool compare_cell(jx *e, struct cell *cell, jv value)
         return true;
     if (!is_constant(e, value) || !is_constant(e, whole))
         return false;
+    e->lasting |= !cell->facets || !is_bare(value);
     if (!cell->facets) {
         cell->facets = jx_alloc(e, size);
         for (size_t i = 0; i < e->n_cases; i++)

@@ -48,9 +48,7 @@ static jv f_last(jx *e, jv v, const jargs *a)
 static jv f_reverse(jx *e, jv v, const jargs *a)
 {
     check_arguments(e, a, 0);
-    jlist *list = elements(e, v), *out = list_new(e, L_GENERATOR);
-    for (size_t i = list->n; i-- > 0;)
-        list_add(e, out, list->v[i]);
+    jlist *out = list_back(e, elements(e, v), L_GENERATOR);
     if (v.kind != J_STRING)
         return jv_list(out);
     jstr *text = js_text(e, "");

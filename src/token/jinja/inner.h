@@ -76,6 +76,7 @@ struct jstr {
     int depth;    /* of ropes to the right */
     int32_t from; /* n_runs 0 and not mixed */
     bool mixed;   /* of several origins: `runs` if data is set */
+    uint32_t era; /* number of side runs when it was made */
     jrun *runs;
     size_t n_runs;
 };
@@ -88,6 +89,8 @@ struct jlist {
     bool spent;   /* a generator that was read */
     bool watched; /* the messages from number `offset` on (cut.c) */
     size_t offset;
+    jv *back; /* NULL, or the first n_back elements from the last one on */
+    size_t n_back;
 };
 
 struct jdict {
@@ -251,7 +254,7 @@ struct jx {
                                       asked has another answer in a case */
     const node *seeks;             /* aside: run up to this loop */
     struct state *state;           /* of the whole conversation at the main loop */
-    size_t era;                    /* number of side runs: their own scopes need no undo */
+    uint32_t era;                  /* number of side runs: their own scopes need no undo */
     struct frame {
         const node *next;
         scope *s;
@@ -274,6 +277,7 @@ struct jx {
     bool own_fault;    /* it failed by jx_fail_own */
     bool lost;         /* a block {% generation %} was there */
     bool aside;        /* in a side run */
+    bool lasting;      /* aside: some of what takes memory is needed after it */
     bool reached;      /* aside: the state at the loop that is sought is that of the whole conversation */
     bool twin_reached; /* aside: so it is in the case that follows */
     bool logging;      /* what is changed before the main loop is kept in `undo` */
@@ -324,6 +328,8 @@ static inline __attribute__((returns_nonnull)) void *jx_alloc(jx *e, size_t n)
     return memset(jx_room(e, n), 0, n);
 }
 void arena_fini(arena *a);
+/* Releases what was taken since the arena was as in `before`. */
+void arena_rewind(arena *a, const arena *before);
 /* Makes room for one more in an array of `n` elements that has room for *capacity. */
 void *jx_grow(jx *e, void *array, size_t n, size_t *capacity, size_t size);
 const char *jx_intern(jx *e, name_table *names, const char *text, size_t n);
@@ -411,6 +417,7 @@ static inline jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
     s->data = data ? data : "";
     s->n = n;
     s->from = from;
+    s->era = e->era;
     return s;
 }
 /* Returns a text of the template. */
@@ -458,6 +465,8 @@ jv jv_no_attribute(jv of, const char *name);
 const char *undefined_text(jx *e, jv v);
 jlist *list_new(jx *e, jlist_kind kind);
 void list_add(jx *e, jlist *list, jv v);
+/* Returns a list of the elements from the last one on. */
+jlist *list_back(jx *e, jlist *list, jlist_kind kind);
 jdict *dict_new(jx *e);
 void dict_set(jx *e, jdict *d, jv key, jv value);
 bool dict_get(jx *e, const jdict *d, jv key, jv *value);
@@ -517,7 +526,7 @@ jv percent_format(jx *e, jstr *format, jv values);
 
 struct scope {
     scope *parent;
-    size_t era;
+    uint32_t era;
     struct binding {
         const char *name;
         jv value;

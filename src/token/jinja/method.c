@@ -127,14 +127,6 @@ static size_t find_last(jx *e, jstr *s, jstr *find, size_t end)
     return found ? at : SIZE_MAX;
 }
 
-static jlist *reversed(jx *e, const jlist *list)
-{
-    jlist *out = list_new(e, L_LIST);
-    for (size_t i = list->n; i-- > 0;)
-        list_add(e, out, list->v[i]);
-    return out;
-}
-
 static jv m_rsplit(jx *e, jv self, const jargs *a)
 {
     check_arguments(e, a, 2);
@@ -151,7 +143,7 @@ static jv m_rsplit(jx *e, jv self, const jargs *a)
     for (size_t at; most-- != 0 && (at = find_last(e, self.s, by, end)) != SIZE_MAX; end = at)
         list_add(e, list, jv_str(js_sub(e, self.s, at + by->n, end - at - by->n)));
     list_add(e, list, jv_str(js_sub(e, self.s, 0, end)));
-    return jv_list(reversed(e, list));
+    return jv_list(list_back(e, list, L_LIST));
 }
 
 static jv m_splitlines(jx *e, jv self, const jargs *a)

@@ -51,6 +51,26 @@ void list_add(jx *e, jlist *list, jv v)
     jx_charge(e, 0);
 }
 
+jlist *list_back(jx *e, jlist *list, jlist_kind kind)
+{
+    jlist *out = list_new(e, kind);
+    if (list->n_back < list->n && e->aside) {
+        for (size_t i = list->n; i-- > 0;)
+            list_add(e, out, list->v[i]);
+        return out;
+    }
+    if (list->n_back < list->n) {
+        jx_charge(e, list->n * sizeof *list->v);
+        list->back = jx_room(e, list->n * sizeof *list->v);
+        list->n_back = list->n;
+        for (size_t i = 0; i < list->n; i++)
+            list->back[i] = list->v[list->n - 1 - i];
+    }
+    out->v = list->back ? list->back + list->n_back - list->n : NULL;
+    out->n = out->capacity = list->n;
+    return out;
+}
+
 /* ---- maps ------------------------------------------------------------------------------------------- */
 
 jdict *dict_new(jx *e) { return jx_alloc(e, sizeof(jdict)); }

@@ -358,6 +358,102 @@ static void test_harm(void **state)
         assert_true(ax_memory_peak() - before < INT64_C(64) << 20);
 }
 
+/* ---- memory of rounds ------------------------------------------------------------------------------ */
+
+/* Loops within the loop over many messages take no memory for what has no effect. */
+static void test_long(void **state)
+{
+    static const char *const templates[] = {
+        "{% for m in messages %}{% set ns = namespace(found=false, role='') %}"
+        "{% for j in range(loop.index0 + 1, messages|length) %}"
+        "{% if not ns.found %}{% if messages[j].role != 'tool' %}{% set ns.role = messages[j].role %}"
+        "{% set ns.found = true %}{% endif %}{% endif %}{% endfor %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% set i = loop.index0 %}{% set ns = namespace(at=-1) %}"
+        "{% for p in messages %}{% if p.role == 'user' and loop.index0 < i %}{% set ns.at = loop.index0 %}"
+        "{% endif %}{% endfor %}{{ m.content }}{% endfor %}"};
+    enum { N = 1000, LONG = 100 };
+    char content[LONG + 1] = "";
+    json_t *list = json_array(), *context = json_pack("{s:o}", "messages", list);
+    (void)state;
+    memset(content, 'c', LONG);
+    for (int i = 0; i < N; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:s}", "role", i % 2 ? "assistant" : "user", "content", content));
+    for (size_t i = 0; i < AX_COUNT(templates); i++) {
+        ax_jinja_text out = {0};
+        OK(render(templates[i], strlen(templates[i]), context, &out));
+        assert_int_equal(out.text.size, N * LONG);
+        ax_jinja_text_fini(&out);
+    }
+    json_decref(context);
+}
+
+/* What a round of a loop leaves to what follows outlasts the memory of the round. */
+static void test_rounds(void **state)
+{
+#define NOISE "{% for i in range(9) %}{% set x = 'noise' ~ i ~ [i, 'noise'] %}{% endfor %}"
+    static const struct {
+        const char *template, *text;
+    } cases[] = {
+        /* strings of an outer round that an inner one keeps */
+        {"{% set ns = namespace(x='') %}{% for i in range(3) %}{% set y = 'a' ~ i %}{% for j in range(2) %}"
+         "{% set ns.x = y %}{% endfor %}{% endfor %}" NOISE "{{ ns.x }}",
+         "a2"},
+        {"{% set ns = namespace(x='') %}{% for i in range(3) %}{% set ns.x = ns.x ~ i %}{% endfor %}" NOISE
+         "{{ ns.x }}",
+         "012"},
+        {"{% set ns = namespace(x=[]) %}{% for i in range(3) %}{% set ns.x = ns.x + [i] %}{% endfor %}" NOISE
+         "{{ ns.x }}",
+         "[0, 1, 2]"},
+        {"{% set ns = namespace() %}{% for i in range(3) %}{% set ns.x = i %}{% set ns.y = 1 %}{% endfor "
+         "%}" NOISE "{{ ns.x }}{{ ns.y }}",
+         "21"},
+        /* joined strings that become bytes in a round */
+        {"{% set s = 'a' ~ 'b' ~ 'c' %}{% for i in range(3) %}{% if s == 'abd' %}.{% endif %}{% endfor "
+         "%}" NOISE "{{ s }}{{ s|length }}",
+         "abc3"},
+        /* lists that are turned, and ranges */
+        {"{% set l = [1, 2, 3] %}{% for i in range(2) %}{% set x = l[::-1] %}{% set y = range(70) %}{% "
+         "endfor "
+         "%}" NOISE "{{ l[::-1] }}{{ l|reverse|list }}{{ range(20)|last }}",
+         "[3, 2, 1][3, 2, 1]19"},
+        /* what a loop is asked for */
+        {"{% for i in range(4) %}{% if loop.changed(i // 2) %}{{ i }}{% endif %}" NOISE "{% endfor %}", "02"},
+        {"{% for i in range(6) if i % 2 %}{% if loop.length > 9 %}{% endif %}" NOISE
+         "{% if loop.last %}{{ i }}{% endif %}{% endfor %}",
+         "5"},
+        {"{% for i in range(3) %}{% set outer = loop %}{% for j in range(2) %}{% if outer.length > 9 %}"
+         "{% endif %}{% endfor %}" NOISE "{{ outer.revindex }}{% endfor %}",
+         "321"},
+        {"{% set g = [1, 2]|reverse %}{% for i in range(2) %}{% for j in g %}{% endfor %}{% endfor %}" NOISE
+         "{{ g|list }}",
+         "[]"},
+        {"{% set ns = namespace(m=none) %}{% for i in range(2) %}{% macro f() %}f{{ i }}{% endmacro %}"
+         "{% set ns.m = f %}{% endfor %}" NOISE "{{ ns.m() }}",
+         "f1"},
+        {"{% for i in range(3) %}{% generation %}{% endgeneration %}{% endfor %}" NOISE
+         "{% generation %}a{% endgeneration %}",
+         "a"},
+        /* a search that ends, and one that does not */
+        {"{% set ns = namespace(found=false, at=0) %}{% for i in range(5) %}{% if not ns.found and i > 1 %}"
+         "{% set ns.found = true %}{% set ns.at = i %}{% endif %}{% endfor %}{{ ns.at }}",
+         "2"},
+        {"{% set ns = namespace(at=0) %}{% for i in range(5) %}{% if not ns.found %}{% set ns.at = i %}"
+         "{% endif %}{% endfor %}{{ ns.at }}",
+         "4"},
+    };
+    json_t *context = json_object();
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_jinja_text out = {0};
+        OK(render(cases[i].template, strlen(cases[i].template), context, &out));
+        OK(ax_buf_add(&out.text, "", 1));
+        assert_string_equal(out.text.data, cases[i].text);
+        ax_jinja_text_fini(&out);
+    }
+    json_decref(context);
+}
+
 static void test_messages(void **state)
 {
     (void)state;
@@ -383,7 +479,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),    cmocka_unit_test(test_origins),  cmocka_unit_test(test_harm),
         cmocka_unit_test(test_busy_loop), cmocka_unit_test(test_chains),   cmocka_unit_test(test_work),
-        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_numbers),   cmocka_unit_test(test_messages), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,9 +62,9 @@ void jx_fail_own(jx *e, const char *fmt, ...)
 
 void jx_too_long(jx *e)
 {
-    jx_fail_own(e,
-                "the template takes more steps than the size of the conversation allows: a loop in it has no "
-                "end, or runs too often");
+    jx_fail_own(
+        e, "the template takes more steps than the size of the conversation allows: the conversation is too "
+           "long for it, or a loop in it has no end");
 }
 
 static void out_of_memory(jx *e)
@@ -79,7 +79,9 @@ void *jx_chunk(jx *e, size_t n)
     arena *a = e->arena;
     const size_t room = n > CHUNK / 4 ? n : CHUNK;
     if (room > a->most - a->used)
-        jx_fail_own(e, "the template takes more memory than the size of the conversation allows (%zu MiB)",
+        jx_fail_own(e,
+                    "the template takes more memory than the size of the conversation allows (%zu MiB): the "
+                    "conversation is too long for it, or a loop in it has no end",
                     a->most >> 20);
     struct chunk *c = malloc(sizeof *c + room);
     if (!c)

@@ -73,7 +73,7 @@ bool keeps_loop(const node *n)
 
 /* Returns what ends a search: the attribute `open` of a body such as
  *     {% set i = ... %}{% if space.open and ... %}{% set space.open = false %} ... {% endif %}
- * Once it is false, the body does nothing. Returns NULL for other bodies. */
+ * or `not space.found`. Once it is false, the body does nothing. Returns NULL for other bodies. */
 const node *find_until(const node *body, const node *target)
 {
     const node *found = NULL, *first = body;
@@ -86,11 +86,12 @@ const node *find_until(const node *body, const node *target)
     }
     while (found && found->type == N_AND)
         found = found->a;
-    if (!found || found->type != N_ATTR || !found->flag || found->a->type != N_NAME ||
-        target->type != N_NAME || found->a->name == target->name || !strcmp(found->a->name, "loop"))
+    const node *mark = found && found->type == N_NOT ? found->a : found;
+    if (!mark || mark->type != N_ATTR || !mark->flag || mark->a->type != N_NAME || target->type != N_NAME ||
+        mark->a->name == target->name || !strcmp(mark->a->name, "loop"))
         return NULL;
     for (; first; first = first->next)
-        if (first->type == N_SET && first->a->name == found->a->name)
+        if (first->type == N_SET && first->a->name == mark->a->name)
             return NULL;
     return found;
 }

@@ -202,6 +202,21 @@ static jv g_date(jx *e, jv self, const jargs *a)
     return jv_str(js_new(e, copy, n, js_from(given)));
 }
 
+/* Returns the list of the whole numbers from first to last - 1. Its elements are those of all such lists. */
+static jlist *count_up(jx *e, size_t first, size_t last)
+{
+    jlist *list = list_new(e, L_RANGE);
+    for (; e->n_numbers < last; e->n_numbers++) {
+        e->numbers = jx_grow(e, e->numbers, e->n_numbers, &e->numbers_capacity, sizeof *e->numbers);
+        e->numbers[e->n_numbers] = jv_int((int64_t)e->n_numbers);
+        e->lasting++;
+        jx_charge(e, 0);
+    }
+    list->v = e->numbers + first;
+    list->n = list->capacity = last - first;
+    return list;
+}
+
 static jv g_range(jx *e, jv self, const jargs *a)
 {
     enum { MOST = 100000 };
@@ -211,9 +226,11 @@ static jv g_range(jx *e, jv self, const jargs *a)
         jx_fail(e, "range needs a number");
     const int64_t first = a->n > 1 ? int_argument(e, a, 0, "", 0) : 0;
     const int64_t last = int_argument(e, a, a->n > 1, "", 0), step = int_argument(e, a, 2, "", 1);
-    jlist *list = list_new(e, L_RANGE);
     if (!step)
         jx_fail(e, "the step of a range is 0");
+    if (step == 1 && first >= 0 && first < last && last <= MOST)
+        return jv_list(count_up(e, (size_t)first, (size_t)last));
+    jlist *list = list_new(e, L_RANGE);
     for (int64_t i = first; step > 0 ? i < last : i > last;) {
         if (list->n == MOST)
             jx_fail_own(e, "a range has more than %d numbers", MOST);

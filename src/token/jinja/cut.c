@@ -26,7 +26,7 @@ struct undo {
 static void grow_undo(jx *e, void *with)
 {
     (void)with;
-    e->lasting |= e->n_undo == e->undo_capacity;
+    e->lasting += e->n_undo == e->undo_capacity;
     e->undo = jx_grow(e, e->undo, e->n_undo, &e->undo_capacity, sizeof *e->undo);
 }
 
@@ -134,7 +134,8 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
     jstr *volatile tail = NULL;
     volatile bool failed = true;
     e->aside = true;
-    e->logging = e->lasting = e->reached = e->twin_reached = false;
+    e->since = ++e->now_born;
+    e->logging = e->reached = e->twin_reached = false;
     e->twin = what->twin;
     e->now_case = what->number;
     e->out = &leave;
@@ -151,10 +152,11 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
         failed = false;
     }
     undo(e, before.n_undo);
-    if (!e->lasting && !tail)
+    if (e->lasting == before.lasting && !tail)
         arena_rewind(e->arena, &memory);
     const int64_t steps = e->steps;
     const size_t capacity = e->undo_capacity;
+    const uint32_t born = e->now_born;
     const bool reached = e->reached, twin = e->twin, twin_reached = e->twin_reached;
     struct undo *list = e->undo;
     *e = before;
@@ -163,6 +165,7 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
     e->reached = reached;
     e->twin = twin;
     e->twin_reached = twin_reached;
+    e->now_born = born;
     e->undo = list;
     e->undo_capacity = capacity;
     swap_budget(e);
@@ -219,9 +222,6 @@ static void take_state(jx *e, void *with)
     state->known = true;
 }
 
-/* Returns true if a value takes no memory. */
-static bool is_bare(jv v) { return v.kind >= J_NONE && v.kind <= J_REAL; }
-
 /* Compares the value of a variable in a side run with that in the run of the whole conversation, and notes
  * the facet if it is another. */
 static bool compare_cell(jx *e, struct cell *cell, jv value)
@@ -235,7 +235,7 @@ static bool compare_cell(jx *e, struct cell *cell, jv value)
         return true;
     if (!is_constant(e, value) || !is_constant(e, whole))
         return false;
-    e->lasting |= !cell->facets || !is_bare(value);
+    e->lasting += !cell->facets || !is_first(value);
     if (!cell->facets) {
         cell->facets = jx_alloc(e, size);
         for (size_t i = 0; i < e->n_cases; i++)

@@ -68,6 +68,7 @@ bool on_the_side(jx *e, side_fn *work, void *with)
     volatile bool done = false;
     if (e->open == e->n_cases)
         return false;
+    e->lasting++;
     swap_budget(e);
     e->out = &leave;
     if (!setjmp(leave)) {

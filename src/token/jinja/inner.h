@@ -73,10 +73,10 @@ struct jstr {
     const char *data; /* NULL: left and right */
     size_t n;
     jstr *left, *right;
-    int depth;    /* of ropes to the right */
-    int32_t from; /* n_runs 0 and not mixed */
-    bool mixed;   /* of several origins: `runs` if data is set */
-    uint32_t era; /* number of side runs when it was made */
+    int depth;     /* of ropes to the right */
+    int32_t from;  /* n_runs 0 and not mixed */
+    bool mixed;    /* of several origins: `runs` if data is set */
+    uint32_t born; /* jx.now_born then */
     jrun *runs;
     size_t n_runs;
 };
@@ -255,12 +255,16 @@ struct jx {
     const node *seeks;             /* aside: run up to this loop */
     struct state *state;           /* of the whole conversation at the main loop */
     uint32_t era;                  /* number of side runs: their own scopes need no undo */
+    uint32_t now_born, since;      /* number of side runs and rounds of loops; that of the one that runs */
+    size_t lasting; /* how often memory was taken that may be needed after a round or side run */
     struct frame {
         const node *next;
         scope *s;
         struct frame *outer;
-    } * frame;  /* the statements that follow */
-    int inside; /* in how many loops, and blocks whose text is a value */
+    } * frame;   /* the statements that follow */
+    int inside;  /* in how many loops, and blocks whose text is a value */
+    jv *numbers; /* 0, 1, ...: the elements of ranges; n_numbers of them */
+    size_t n_numbers, numbers_capacity;
     jlist **watched;
     size_t n_watched, watched_capacity;
     size_t need;        /* all that was asked is true for this number of messages, and for more */
@@ -277,7 +281,6 @@ struct jx {
     bool own_fault;    /* it failed by jx_fail_own */
     bool lost;         /* a block {% generation %} was there */
     bool aside;        /* in a side run */
-    bool lasting;      /* aside: some of what takes memory is needed after it */
     bool reached;      /* aside: the state at the loop that is sought is that of the whole conversation */
     bool twin_reached; /* aside: so it is in the case that follows */
     bool logging;      /* what is changed before the main loop is kept in `undo` */
@@ -417,7 +420,7 @@ static inline jstr *js_new(jx *e, const char *data, size_t n, int32_t from)
     s->data = data ? data : "";
     s->n = n;
     s->from = from;
-    s->era = e->era;
+    s->born = e->now_born;
     return s;
 }
 /* Returns a text of the template. */
@@ -454,6 +457,11 @@ static inline jv jv_none(void) { return (jv){.kind = J_NONE}; }
 static inline jv jv_undefined(const char *what) { return (jv){.kind = J_UNDEFINED, .what = what}; }
 static inline jv jv_list(jlist *list) { return (jv){.kind = J_LIST, .list = list}; }
 static inline jv jv_dict(jdict *dict) { return (jv){.kind = J_DICT, .dict = dict}; }
+/* Returns true if a value takes no memory that was taken since the first round or side run. */
+static inline bool is_first(jv v)
+{
+    return (v.kind >= J_NONE && v.kind <= J_REAL) || (v.kind == J_STRING && !v.s->born);
+}
 static inline bool is_integer(jv v) { return v.kind == J_INT || v.kind == J_BOOL; }
 static inline bool is_number(jv v) { return is_integer(v) || v.kind == J_REAL; }
 static inline double to_real(jv v) { return v.kind == J_REAL ? v.real : (double)v.i; }

@@ -72,7 +72,9 @@ static void set_member(jx *e, jdict *d, jv key, jv value)
             jx_keep(e, &d->value[i], sizeof d->value[i]);
     if (e->aside || e->logging) /* a new member does not go where another run has one */
         d->capacity = d->n;
+    const size_t n = d->n;
     dict_set(e, d, key, value);
+    e->lasting += d->n != n || !is_first(value);
 }
 
 void assign(jx *e, scope *s, const node *target, jv value)
@@ -157,6 +159,7 @@ static jv count_rest(jx *e, jloop *loop, int64_t more)
     if (!loop->node->c)
         return count_facets(e, loop->items, 1, more - (int64_t)loop->next);
     asked(e, loop->items, ALL_MESSAGES);
+    e->lasting++;
     jlist *rest = list_new(e, L_LIST);
     for (; loop_peek(e, loop); loop->peeked = false)
         list_add(e, rest, loop->items->v[loop->next++]);
@@ -184,6 +187,7 @@ static jv m_changed(jx *e, jv self, const jargs *a)
     const bool changed =
         self.loop->changed.kind == J_UNDEFINED || !is_equal(e, self.loop->changed, jv_list(now));
     e->effects++;
+    e->lasting++;
     jx_keep(e, &self.loop->changed, sizeof self.loop->changed);
     self.loop->changed = jv_list(now);
     return jv_bool(changed);
@@ -252,6 +256,21 @@ void run_next(jx *e, jloop *loop, const char *name)
     e->inside--;
 }
 
+/* Runs the round of a loop for what is next. Its memory is released if nothing of it is needed further. */
+static void run_round(jx *e, jloop *loop, const char *name)
+{
+    const arena memory = *e->arena;
+    const jstr *text = e->text;
+    const size_t lasting = e->lasting, n_undo = e->n_undo, n_marks = e->n_marks;
+    const uint32_t since = e->since;
+    e->since = ++e->now_born;
+    run_next(e, loop, name);
+    if (!loop->node->keeps && e->lasting == lasting && e->text == text && e->n_undo == n_undo &&
+        e->n_marks == n_marks)
+        arena_rewind(e->arena, &memory);
+    e->since = since;
+}
+
 /* Runs a loop. Returns its text if it is one within itself (depth > 0). */
 jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
 {
@@ -272,7 +291,7 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
         const size_t effects = e->effects, written = e->text->n;
         if (watched)
             watch_next(e, loop, name);
-        run_next(e, loop, name);
+        run_round(e, loop, name);
         if (e->effects != effects || e->text->n != written ||
             n->keeps) /* else it had no effect that this element was there */
             asked(e, loop->items, (int64_t)loop->next);

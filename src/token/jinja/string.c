@@ -67,7 +67,7 @@ const char *js_data(jx *e, jstr *s)
     if (s->data)
         return s->data;
     filling f = {.data = jx_room(e, s->n + 1)};
-    e->lasting |= s->era != e->era;
+    e->lasting += s->born < e->since;
     jx_charge(e, s->n);
     fill(e, s, &f);
     f.data[s->n] = 0;
@@ -98,7 +98,7 @@ jstr *js_cat(jx *e, jstr *a, jstr *b)
     s->depth = (int)ax_max(a->depth, b->depth + 1);
     s->mixed = a->mixed || b->mixed || a->from != b->from;
     s->from = a->from;
-    s->era = e->era;
+    s->born = e->now_born;
     return s;
 }
 

@@ -60,6 +60,7 @@ jlist *list_back(jx *e, jlist *list, jlist_kind kind)
         return out;
     }
     if (list->n_back < list->n) {
+        e->lasting++;
         jx_charge(e, list->n * sizeof *list->v);
         list->back = jx_room(e, list->n * sizeof *list->v);
         list->n_back = list->n;

@@ -368,6 +368,11 @@ static void test_long(void **state)
         "{% for j in range(loop.index0 + 1, messages|length) %}"
         "{% if not ns.found %}{% if messages[j].role != 'tool' %}{% set ns.role = messages[j].role %}"
         "{% set ns.found = true %}{% endif %}{% endif %}{% endfor %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{% set ns = namespace(found=false, text='') %}"
+        "{% for j in range(loop.index0 + 1, messages|length) %}"
+        "{% if ns.found %}{% elif j % 10 == 0 %}{% set ns.found = true %}{% else %}"
+        "{% set ns.text = ns.text ~ messages[j].content ~ messages[j].content %}{% endif %}{% endfor %}{{ "
+        "m.content }}{% endfor %}",
         "{% for m in messages %}{% set i = loop.index0 %}{% set ns = namespace(at=-1) %}"
         "{% for p in messages %}{% if p.role == 'user' and loop.index0 < i %}{% set ns.at = loop.index0 %}"
         "{% endif %}{% endfor %}{{ m.content }}{% endfor %}"};
@@ -438,6 +443,16 @@ static void test_rounds(void **state)
         {"{% set ns = namespace(found=false, at=0) %}{% for i in range(5) %}{% if not ns.found and i > 1 %}"
          "{% set ns.found = true %}{% set ns.at = i %}{% endif %}{% endfor %}{{ ns.at }}",
          "2"},
+        {"{% set ns = namespace(found=false) %}{% for i in range(5) %}{% set x = 1 %}{% if ns.found %}"
+         "{% elif i > 1 %}{% set ns.found = true %}{% else %}{{ i }}{% endif %}{% endfor %}",
+         "01"},
+        {"{% set ns = namespace(found=false) %}{% for i in range(5) %}{% if ns.found and i == 3 %}{% elif i "
+         "> 1 "
+         "%}{% set ns.found = true %}{{ i }}{% endif %}{% endfor %}",
+         "24"},
+        {"{% set ns = namespace(open=true) %}{% for i in range(5) %}{% if not ns.open %}{% else %}{{ i }}"
+         "{% set ns.open = i < 1 %}{% endif %}{% endfor %}",
+         "01"},
         {"{% set ns = namespace(at=0) %}{% for i in range(5) %}{% if not ns.found %}{% set ns.at = i %}"
          "{% endif %}{% endfor %}{{ ns.at }}",
          "4"},

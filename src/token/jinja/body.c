@@ -71,29 +71,42 @@ bool keeps_loop(const node *n)
     return false;
 }
 
+static bool is_empty(const node *body)
+{
+    while (body && body->type == N_DATA && !body->value.s->n)
+        body = body->next;
+    return !body;
+}
+
 /* Returns what ends a search: the attribute `open` of a body such as
  *     {% set i = ... %}{% if space.open and ... %}{% set space.open = false %} ... {% endif %}
- * or `not space.found`. Once it is false, the body does nothing. Returns NULL for other bodies. */
-const node *find_until(const node *body, const node *target)
+ * or `not space.found`; or `inverse`, which becomes `not space.found`, of a body such as
+ *     {% if space.found %}{% elif ... %} ... {% endif %}
+ * Once it is false, the body does nothing. Returns NULL for other bodies. */
+const node *find_until(node *body, const node *target, node *inverse)
 {
-    const node *found = NULL, *first = body;
+    const node *first = body;
+    node *found = NULL;
+    bool skips = false;
     for (; body; body = body->next) {
-        if (body->type == N_IF && !found && !body->other)
+        if (body->type == N_IF && !found && (!body->other || is_empty(body->d))) {
             found = body->a;
-        else if (!(body->type == N_DATA && !body->value.s->n) &&
-                 !(body->type == N_SET && body->a->type == N_NAME && stays_defined(body->b, target)))
+            skips = body->other;
+        } else if (!(body->type == N_DATA && !body->value.s->n) &&
+                   !(body->type == N_SET && body->a->type == N_NAME && stays_defined(body->b, target)))
             return NULL;
     }
-    while (found && found->type == N_AND)
+    while (found && found->type == N_AND && !skips)
         found = found->a;
-    const node *mark = found && found->type == N_NOT ? found->a : found;
+    node *mark = found && found->type == N_NOT ? found->a : found;
     if (!mark || mark->type != N_ATTR || !mark->flag || mark->a->type != N_NAME || target->type != N_NAME ||
         mark->a->name == target->name || !strcmp(mark->a->name, "loop"))
         return NULL;
     for (; first; first = first->next)
         if (first->type == N_SET && first->a->name == mark->a->name)
             return NULL;
-    return found;
+    inverse->a = mark;
+    return !skips ? found : mark == found ? inverse : mark;
 }
 
 /* ---- what a template writes ---------------------------------------------------------------------------- */

@@ -408,8 +408,9 @@ node *parse_filters(parser *p, node *input, bool started);
 bool can_write(const node *body);
 /* Returns true if something in these nodes can hold on to the loop that they are in, beyond its round. */
 bool keeps_loop(const node *body);
-/* Returns what ends a search, or NULL: once it is false, the body of the loop does nothing. */
-const node *find_until(const node *body, const node *target);
+/* Returns what ends a search, or NULL: once it is false, the body of the loop does nothing. `inverse`: a node
+ * N_NOT that it may use. */
+const node *find_until(node *body, const node *target, node *inverse);
 
 /* ---- string.c -------------------------------------------------------------------------------------- */
 

@@ -93,7 +93,7 @@ static node *parse_for(parser *p)
     n->d = parse_body(p, ends);
     n->op = can_write(n->d) ? 'w' : 0;
     n->keeps = keeps_loop(n->d);
-    n->until = n->c || n->flag || n->keeps ? NULL : find_until(n->d, n->a);
+    n->until = n->c || n->flag || n->keeps ? NULL : find_until(n->d, n->a, new_node(p, N_NOT));
     if (skip_name(p, "else"))
         n->other = parse_block(p, "endfor");
     else {

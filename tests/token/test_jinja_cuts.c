@@ -160,12 +160,12 @@ static void many(void **state)
  * to the first message. */
 static void all_of_many(void **state)
 {
-    enum { MOST = 4000 };
+    enum { MOST = 2000 };
     static const struct {
         const char *template, *first, *others;
         size_t n;
     } kinds[] = {
-        {SEARCH, "user", "user", MOST}, {SEARCH, "user", "tool", 2000}, {WRITE, "user", "tool", MOST}};
+        {SEARCH, "user", "user", MOST}, {SEARCH, "user", "tool", 1000}, {WRITE, "user", "tool", MOST}};
     static ax_jinja_cut cut[2 * MOST];
     (void)state;
     for (size_t i = 0; i < AX_COUNT(kinds); i++) {

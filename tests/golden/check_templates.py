@@ -39,7 +39,7 @@ class Buf(ctypes.Structure):
 
 class Turns(ctypes.Structure):
     _fields_ = [("turn", ctypes.c_void_p), ("n", ctypes.c_size_t), ("capacity", ctypes.c_size_t), ("plain", ctypes.c_bool),
-                ("tools", ctypes.c_void_p), ("made", ctypes.c_void_p)]
+                *((name, ctypes.c_void_p) for name in ("tools", "documents", "variables", "record", "ignored", "made"))]
 
 
 class Axonn:

@@ -1,6 +1,6 @@
 /* Renders conversations by a template, and encodes them. chat_choose.c chooses the template, chat_templates.c
- * has those of the table, chat_own.c runs a model's own, chat_json.c reads conversations from JSON,
- * chat_tools.c writes tools, chat_jinja.c prints and recognizes Jinja templates. */
+ * has those of the table, chat_own.h has the files that run a model's own, chat_json.c reads conversations
+ * from JSON, chat_tools.c writes tools, chat_jinja.c prints and recognizes Jinja templates. */
 #include "chat_templates.h"
 #include "token/tok.h"
 

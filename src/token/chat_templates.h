@@ -85,7 +85,7 @@ enum { CHAT_TEMPLATES = 14 };
 /* The table of templates, in the order in which ax_chat_create tries them. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
 
-/* The template that a model brings as Jinja: chat_own.c. */
+/* The template that a model brings as Jinja: chat_own.h. */
 typedef struct chat_jinja chat_jinja;
 
 struct ax_chat {
@@ -145,7 +145,7 @@ ax_status chat_put_calls(const ax_chat *chat, const ax_chat_turn *turn, bool fol
                          ax_chat_text *out);
 ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out);
 
-/* ---- the model's own template: chat_own.c ------------------------------------------------------------ */
+/* ---- the model's own template: chat_own.h ------------------------------------------------------------ */
 
 /* A text of the tokenizer, and where it stands, for messages. */
 typedef struct chat_source {

@@ -622,8 +622,8 @@ static void losses_are_counted(void **state)
     put("talk", "{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"b\"}], "
                 "\"chat_template_kwargs\": {\"style\": 1}}\n");
     ends(0,
-         "talk:1: the model's chat_template loses something, as with transformers: the template reads no "
-         "variable",
+         "talk:1: the model's chat_template loses something, as with transformers: the template does "
+         "not read a variable of its chat_template_kwargs",
          AXONN " generate by --prompts talk --max-tokens 1 --out given");
 }
 

@@ -290,7 +290,7 @@ static void losses_are_noticed(void **state)
          "'assistant', 'content': 'a'}]}",
          "nothing of it is in", 1},
         {shout, "{'messages': [" ASKS ", {'role': 'assistant', 'content': 'a'}]}", NULL, 0},
-        {all, "{'messages': [" ASKS "], 'chat_template_kwargs': {'x': 1}}", "reads no variable of a name in",
+        {all, "{'messages': [" ASKS "], 'chat_template_kwargs': {'x': 1}}", "does not read a variable of its",
          0},
         {all, "{'messages': [" ASKS "], 'documents': [{'x': 1}]}", "does not read its documents", 0},
     };

@@ -138,19 +138,15 @@ void ax_node_group_destroy(ax_node_group **group)
 
 /* ---- sizes of buffers ---------------------------------------------------------------------------- */
 
-/* blocks_sent and blocks_received return the number of blocks, of `count` elements each, in the send and in
- * the receive buffer: 1, or the number of ranks. */
 static int blocks_sent(const ax_node_group *g, const ax_coll_args *a)
 {
-    return a->coll == AX_REDUCE_SCATTER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
+    return ax_wire_blocks_sent(a->coll, total(g));
 }
 
 static int blocks_received(const ax_node_group *g, const ax_coll_args *a)
 {
-    return a->coll == AX_ALL_GATHER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
+    return ax_wire_blocks_received(a->coll, total(g));
 }
-
-static bool in_place(const ax_coll_args *a) { return a->coll == AX_ALL_REDUCE || a->coll == AX_BROADCAST; }
 
 static size_t bytes_sent(const ax_node_group *g, const ax_coll_args *a)
 {
@@ -164,11 +160,7 @@ static bool is_small(const ax_node_group *g, const ax_coll_args *a)
 
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
 {
-    if (group->map.nodes == 1)
-        return true;
-    bool gains =
-        args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
-    return gains && bytes_sent(group, args) >= WIRE_OUTSIDE;
+    return group->map.nodes == 1 || ax_wire_in_nodes(args, total(group));
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
@@ -298,7 +290,7 @@ static char *part_recv(const ax_node_op *op)
     if (!op->staged)
         return op->args.recv;
     int64_t sent = blocks_sent(g, &op->args) * op->n * (int64_t)ax_dtype_size(op->args.dtype);
-    return g->stage + (in_place(&op->args) ? 0 : ax_round_up(sent, LINE));
+    return g->stage + (ax_wire_in_place(op->args.coll) ? 0 : ax_round_up(sent, LINE));
 }
 
 static post own_post(const ax_node_op *op)

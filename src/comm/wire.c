@@ -11,6 +11,8 @@ enum {
     REDUCE_BLOCK_BYTES = 32 << 10, /* so in the largest pieces of a reduction each rank's slice has at least
                                       this many bytes, up to rounding */
     MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an all-gather or all-to-all */
+    OUTSIDE = 64 << 10,            /* on several nodes: a collective that sends fewer bytes is faster by
+                                      messages alone */
     PART_INSIDE = 1 << 20,         /* smallest part on one node, used for buffers outside shared memory */
     PART_OUTSIDE = 16 << 20,       /* smallest part on several nodes, used for all buffers */
     COLUMNS = 4 << 20              /* most bytes of the buffer for the exchange between nodes */
@@ -66,6 +68,25 @@ size_t ax_wire_scratch(const ax_coll_args *args, int size, int64_t count)
     return (size_t)(size * each * element(args));
 }
 
+bool ax_wire_in_place(ax_coll coll) { return coll == AX_ALL_REDUCE || coll == AX_BROADCAST; }
+
+int ax_wire_blocks_sent(ax_coll coll, int size)
+{
+    return coll == AX_REDUCE_SCATTER || coll == AX_ALL_TO_ALL ? size : 1;
+}
+
+int ax_wire_blocks_received(ax_coll coll, int size)
+{
+    return coll == AX_ALL_GATHER || coll == AX_ALL_TO_ALL ? size : 1;
+}
+
+bool ax_wire_in_nodes(const ax_coll_args *args, int size)
+{
+    const bool gains =
+        args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
+    return gains && ax_wire_blocks_sent(args->coll, size) * args->count * element(args) >= OUTSIDE;
+}
+
 /* One part has room at least for one 8-byte element per rank to send, and one to receive. */
 int64_t ax_wire_part_bytes(int nodes, int size)
 {
@@ -80,9 +101,8 @@ bool ax_wire_has_columns(const ax_coll_args *args, int nodes, int step)
 int64_t ax_wire_part(const ax_coll_args *args, int nodes, int size, int step)
 {
     const ax_coll c = args->coll;
-    const int all = nodes * size, sent = c == AX_REDUCE_SCATTER || c == AX_ALL_TO_ALL ? all : 1,
-              received = c == AX_ALL_GATHER || c == AX_ALL_TO_ALL ? all : 1,
-              blocks = c == AX_ALL_REDUCE || c == AX_BROADCAST ? 1 : sent + received;
+    const int received = ax_wire_in_place(c) ? 0 : ax_wire_blocks_received(c, nodes * size),
+              blocks = ax_wire_blocks_sent(c, nodes * size) + received;
     int64_t most = ax_wire_part_bytes(nodes, size) / (blocks * element(args));
     if (ax_wire_has_columns(args, nodes, step))
         most = ax_min(most, COLUMNS / (nodes * element(args)));
@@ -198,11 +218,7 @@ static int64_t flat(const ax_wire_place *p, const ax_coll_args *a)
  * ranks that have the same place on their nodes: an all-reduce with a slice of the sum. */
 static bool runs_in_nodes(const ax_wire_place *place, const ax_coll_args *args)
 {
-    const int64_t bytes = args->count * element(args),
-                  sent = args->coll == AX_REDUCE_SCATTER ? bytes * place->size : bytes;
-    const bool gains =
-        args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
-    return gains && place->in_node > 1 && sent >= WIRE_OUTSIDE;
+    return place->in_node > 1 && ax_wire_in_nodes(args, place->size);
 }
 
 int64_t ax_wire_bytes(const ax_wire_place *place, const ax_coll_args *args)

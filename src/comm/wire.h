@@ -8,9 +8,7 @@
 enum {
     WIRE_SMALL = 16 << 10, /* largest size of all ranks' data together, in bytes, of a gather or all-reduce in
                               log2 g rounds (mpi_flat.c) */
-    WIRE_LINE = 64,        /* bytes of a cache line */
-    WIRE_OUTSIDE = 64 << 10 /* on several nodes: a collective that sends fewer bytes is faster by messages
-                               alone (mpi_node.c) */
+    WIRE_LINE = 64         /* bytes of a cache line */
 };
 
 /* Allocates a buffer of collectives, freed by free(), whose pages are resident at once, so that memory that
@@ -30,6 +28,15 @@ size_t ax_wire_scratch(const ax_coll_args *args, int size, int64_t count);
 
 /* ---- within nodes and between them (node_group.c) -------------------------------------------------- */
 
+/* Returns true if a collective leaves its result in the buffer that it sends from. */
+bool ax_wire_in_place(ax_coll coll);
+/* Return the number of blocks of `count` elements in the send and in the receive buffer of a collective among
+ * `size` ranks: 1, or the number of ranks. */
+int ax_wire_blocks_sent(ax_coll coll, int size);
+int ax_wire_blocks_received(ax_coll coll, int size);
+/* Returns true if a collective among `size` ranks on several nodes runs within the nodes and between them, if
+ * each has several ranks that share memory; else it is faster by messages alone. */
+bool ax_wire_in_nodes(const ax_coll_args *args, int size);
 /* The most bytes that a rank sends and receives together in one part of an operation, among `size` ranks on
  * each of `nodes` nodes. */
 int64_t ax_wire_part_bytes(int nodes, int size);

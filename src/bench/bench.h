@@ -61,8 +61,9 @@ typedef struct bench_step_times {
  * files that the configuration names, reads only model.from and the tokenizer. Writes no file, except that
  * the plugin for GPUs may write the plans of GEMMs that it times (runtime.plans). Unless `machine` is NULL,
  * ranks sleep in place of computing (bench_sleep). Errors as for ax_train; AX_ERR_USAGE if ranks cannot
- * sleep: the device is not cpu, the machine lacks rates, a state in a file has no price, or experts have no
- * capacity, so that the router decides how much there is to send. Collective along world. */
+ * sleep: the device is not cpu, the machine lacks rates, nodes have different numbers of ranks, a state in a
+ * file has no price, or experts have no capacity, so that the router decides how much there is to send.
+ * Collective along world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                          const ax_machine *machine, bench_step_times *out);
 

@@ -192,12 +192,11 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
     const chat_written whole = chat_whole(all);
     size_t last = 0;
     for (size_t i = 0; i < turns->n; i++) {
-        chat_range one;
+        chat_range one = {.begin = 0, .end = all->text.size};
         const size_t k = (size_t)number[i];
         if (turns->turn[i].role != AX_CHAT_ASSISTANT || turns->turn[i].unlearned)
             continue;
         AX_TRY(find_begin(own, context, i + 1, k, &whole, &one.begin));
-        one.end = all->text.size;
         if (k < n)
             AX_TRY(find_end(tok, own, context, i + 1, k, &whole, &one));
         if (one.begin < last || one.end < one.begin)

@@ -7,33 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-ax_parallel ax_train_parallel(const ax_config *config)
+ax_status ax_train_parallel(const ax_config *config, ax_parallel *out)
 {
-    ax_parallel parallel = {.zero = (int)config->zero,
-                            .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
-                            .overlap = {.oar = config->overlap.oar,
-                                        .ors = config->overlap.ors,
-                                        .oag = config->overlap.oag,
-                                        .dtd = config->overlap.dtd},
-                            .weight_cache = (size_t)config->train.weight_cache,
-                            .keep_results = config->train.recompute_comm == AX_CONFIG_KEEP,
-                            .expert_room = config->moe.room,
-                            .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
-                                     .slack = config->pipe.slack,
-                                     .postpone = config->pipe.postpone,
-                                     .chunks = (int)config->pipe.chunks},
-                            .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
-                                        .update = (ax_offload_update)config->offload.update,
-                                        .bucket = config->offload.bucket,
-                                        .chunk = config->offload.chunk,
-                                        .memory = config->memory,
-                                        .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
+    *out = (ax_parallel){.zero = (int)config->zero,
+                         .narrow_grads = config->train.grad_dtype != AX_CONFIG_FP32,
+                         .overlap = {.oar = config->overlap.oar,
+                                     .ors = config->overlap.ors,
+                                     .oag = config->overlap.oag,
+                                     .dtd = config->overlap.dtd},
+                         .weight_cache = (size_t)config->train.weight_cache,
+                         .keep_results = config->train.recompute_comm == AX_CONFIG_KEEP,
+                         .expert_room = config->moe.room,
+                         .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
+                                  .slack = config->pipe.slack,
+                                  .postpone = config->pipe.postpone,
+                                  .chunks = (int)config->pipe.chunks},
+                         .offload = {.optimizer = (ax_offload_place)config->offload.optimizer,
+                                     .update = (ax_offload_update)config->offload.update,
+                                     .bucket = config->offload.bucket,
+                                     .chunk = config->offload.chunk,
+                                     .memory = config->memory,
+                                     .dir = config->offload.dir ? config->offload.dir : config->run.dir}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
-        parallel.pipe.cut = config->pipe.cut.items;
+        out->pipe.cut = config->pipe.cut.items;
     for (int i = 0; ax_strategy_at(i); i++)
         if (!strcmp(ax_strategy_at(i)->name, config->strategy))
-            parallel.strategy = ax_strategy_at(i);
-    return parallel;
+            out->strategy = ax_strategy_at(i);
+    return ax_offload_resolve(config->device, &out->offload);
 }
 
 /* Takes the grid from the configuration and checks, before anything is created, that it is legal for the
@@ -42,11 +42,10 @@ ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;
     plan->grid = ax_config_grid(run->config);
-    plan->parallel = ax_train_parallel(run->config);
+    AX_TRY(ax_train_parallel(run->config, &plan->parallel));
     plan->compute = ax_config_dtype(run->config->train.precision);
     ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
                          run->config->train.global_batch};
-    AX_TRY(ax_offload_resolve(run->config->device, &plan->parallel.offload));
     return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));
 }
 
@@ -139,14 +138,13 @@ ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options
 
 ax_status ax_train_check_priced(const ax_train_plan *p)
 {
-    ax_offload by = p->parallel.offload;
-    AX_TRY(ax_offload_resolve(p->config->device, &by));
-    AX_CHECK(by.optimizer != AX_OFFLOAD_FILE, AX_ERR_USAGE,
+    const ax_offload *by = &p->parallel.offload;
+    AX_CHECK(by->optimizer != AX_OFFLOAD_FILE, AX_ERR_USAGE,
              "offload.optimizer=file: the time of reading and writing the file is not known; plan with "
              "offload.optimizer=none or host");
     /* where the device computes in host memory, its own kernels update the state in its place */
-    AX_CHECK(by.optimizer == AX_OFFLOAD_NONE || by.update == AX_OFFLOAD_ON_DEVICE ||
-                 by.memory == AX_OFFLOAD_SHARED,
+    AX_CHECK(by->optimizer == AX_OFFLOAD_NONE || by->update == AX_OFFLOAD_ON_DEVICE ||
+                 by->memory == AX_OFFLOAD_SHARED,
              AX_ERR_USAGE,
              "offload.update=host: the time of an update on the host of a GPU is not known, because a "
              "description has no rates of the host's kernels; plan with offload.update=device");
@@ -157,12 +155,10 @@ ax_status ax_train_replay_stage(const ax_train_plan *p, const ax_engine_plan *en
                                 const ax_prices *prices, ax_event_ring *ring, ax_stage_times *out)
 {
     ax_comm *world;
-    ax_parallel parallel = p->parallel;
     *out = (ax_stage_times){0};
-    AX_TRY(ax_offload_resolve(p->config->device, &parallel.offload));
     AX_TRY(create_stage_world(p, stage, &world));
     ax_status status =
-        ax_stage_times_make(&p->options, engine, world, p->grid, &parallel, p->compute, prices, ring, out);
+        ax_stage_times_make(&p->options, engine, world, p->grid, &p->parallel, p->compute, prices, ring, out);
     ax_comm_destroy(&world);
     return status;
 }

@@ -555,11 +555,10 @@ static ax_status make_base(struct ax_search *s)
     ax_train_plan *p = &s->base;
     AX_TRY(ax_comm_alone_create(s->by.ranks, &s->world));
     p->config = run->config;
-    p->parallel = ax_train_parallel(run->config);
+    AX_TRY(ax_train_parallel(run->config, &p->parallel));
     p->compute = ax_config_dtype(run->config->train.precision);
     p->ranks = s->world;
     AX_TRY(ax_grid_order_parse(run->config->grid.order, &p->order));
-    AX_TRY(ax_offload_resolve(run->config->device, &p->parallel.offload));
     AX_TRY(ax_threads_share(s->world, (int)run->config->threads, &p->threads));
     AX_TRY(ax_train_plan_step(run, p));
     if (!p->options.seq_len)

@@ -236,8 +236,8 @@ ax_status ax_train_replay_stage(const ax_train_plan *plan, const ax_engine_plan 
 /* AX_ERR_USAGE if a step of the plan has work that no price is known for. */
 ax_status ax_train_check_priced(const ax_train_plan *plan);
 int64_t ax_train_plan_micro_batches(const ax_train_plan *plan); /* of a step, for each rank of the batch */
-/* Returns how the keys distribute a run over its grid. */
-ax_parallel ax_train_parallel(const ax_config *config);
+/* Sets *out to how the keys distribute a run over its grid. AX_ERR_USAGE if the backend is not available. */
+ax_status ax_train_parallel(const ax_config *config, ax_parallel *out);
 /* ax_trainer_time_step of a plan. */
 ax_status ax_train_time_step(const ax_train_plan *plan, const ax_prices *prices, ax_event_ring *const ring[],
                              ax_stage_times *times, ax_step_time *out);

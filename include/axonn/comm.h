@@ -138,6 +138,8 @@ AX_MUST_CHECK ax_status ax_comm_dry_nodes(ax_comm *world, int ranks_per_node, bo
 /* Does the same for the nodes of `real`, a communicator of as many ranks; ranks that are not of backend mpi
  * have no nodes, and nothing is counted. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_dry_nodes_of(ax_comm *world, const ax_comm *real);
+/* Returns true if a communicator of a dry run counts these. */
+bool ax_comm_dry_has_nodes(const ax_comm *comm);
 /* Returns the number in the world of rank `rank` of a communicator of a dry run. */
 int ax_comm_world_rank(const ax_comm *comm, int rank);
 /* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each. The communicator

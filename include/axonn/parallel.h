@@ -561,6 +561,10 @@ AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sum
  * sets by->memory, unless that is known. A set does this with the settings of its context; a plan needs it
  * before, because it is made on the device dry. */
 AX_MUST_CHECK ax_status ax_offload_resolve(const char *device, ax_offload *by);
+/* Returns true if the host carries the collectives of a device with these settings, which are resolved: then
+ * what ranks send to other nodes, and the buffers for it, can be planned. Between GPUs it is not known who
+ * does. */
+bool ax_offload_host_carries(const ax_offload *by);
 /* Returns the word for a place in the key offload.optimizer: "none", "host" or "file". */
 const char *ax_offload_place_name(ax_offload_place place);
 /* Returns the number of buckets of a set; 0 if updates use the state in its place, as on the cpu backend, or

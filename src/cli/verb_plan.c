@@ -74,6 +74,7 @@ static void add_sent(forecast *f, const ax_engine_plan *stage)
             f->sent[f->n_sent++] = stage->sent[i];
         f->sent[k].bytes = ax_max(f->sent[k].bytes, stage->sent[i].bytes);
     }
+    f->wire = ax_max(f->wire, stage->wire);
 }
 
 /* Plans one stage, with the scratch memory of the machine's kernels if it is described. */
@@ -82,19 +83,6 @@ static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine
     AX_TRY(ax_trainer_plan_stage(trainer, s, out));
     if (machine && machine->device.scratch)
         out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)machine->device.scratch;
-    return AX_OK;
-}
-
-/* Finds what goes to other nodes, if it is known how many ranks these have, and if the host sends it: between
- * GPUs the plan does not know who does. */
-static ax_status find_wire(const ax_train_plan *p, forecast *f)
-{
-    const char *per_node;
-    const bool access = p->parallel.offload.memory != AX_OFFLOAD_DISCRETE;
-    f->wire = -1;
-    AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &per_node));
-    for (int s = 0; s < f->stages && access && strtol(per_node, NULL, 10); s++)
-        f->wire = ax_max(f->wire, f->stage[s].wire);
     return AX_OK;
 }
 
@@ -113,7 +101,7 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
             f->largest = f->stages;
     }
     AX_TRY(ax_calloc((size_t)sets, sizeof *f->sent, &f->sent));
-    AX_TRY(find_wire(p, f));
+    f->wire = -1;
     for (int s = 0; s < f->stages; s++)
         add_sent(f, &f->stage[s]);
     ax_model_config_params(o->model, &f->parameters, &matmul);

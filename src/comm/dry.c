@@ -216,6 +216,12 @@ ax_status ax_comm_dry_nodes_of(ax_comm *world, const ax_comm *real)
     return AX_OK;
 }
 
+bool ax_comm_dry_has_nodes(const ax_comm *comm)
+{
+    AX_ASSERT(ax_comm_is_dry(comm));
+    return ((const dry_comm *)comm->impl)->node_of;
+}
+
 static ax_comm_buffers dry_buffers(ax_comm *comm) { return dry_of(comm)->most; }
 
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)

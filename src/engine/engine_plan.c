@@ -128,7 +128,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     ax_status status = dry_run_tasks(e, &sent);
     if (status == AX_OK)
         status = list_sent(e->ctx->grid, sent.along, out);
-    out->wire = sent.wire;
+    out->wire = ax_comm_dry_has_nodes(e->ctx->world) ? sent.wire : -1;
     free(sent.along);
     AX_TRY(status);
     AX_TRY(ax_param_set_take_uses(e->set, &out->uses));
@@ -172,7 +172,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
                ? ax_ctx_create_dry_over(world, grid, compute, &mine, &dry)
                : ax_ctx_create_dry(ax_comm_rank(world), ax_comm_size(world), grid, compute, &mine, &dry));
     ax_status status = AX_OK;
-    if (!ax_comm_is_dry(world) && mine.offload.memory != AX_OFFLOAD_DISCRETE)
+    if (!ax_comm_is_dry(world) && ax_offload_host_carries(&mine.offload))
         status = ax_comm_dry_nodes_of(dry->world, world);
     if (status == AX_OK)
         status = ax_engine_create(dry, options, NULL, 0, &engine);

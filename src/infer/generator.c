@@ -321,7 +321,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     AX_TRY(ax_ctx_create_dry(ax_grid_rank(grid), ax_grid_ranks(grid), ax_grid_sizes(grid), g->ctx->compute,
                              &g->ctx->parallel, &dry));
     ax_status status = AX_OK;
-    if (ax_device_uses_host_memory(g->ctx->dev))
+    if (ax_device_host_access(g->ctx->dev))
         status = ax_comm_dry_nodes_of(dry->world, g->ctx->world);
     if (status == AX_OK)
         status = dry_run(dry, config, g);

@@ -30,6 +30,8 @@ ax_status ax_offload_resolve(const char *device, ax_offload *by)
     return AX_OK;
 }
 
+bool ax_offload_host_carries(const ax_offload *by) { return by->memory == AX_OFFLOAD_SHARED; }
+
 /* ---- settings ------------------------------------------------------------------------------------ */
 
 /* Returns true if the context's device can use the store itself. */

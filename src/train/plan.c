@@ -88,16 +88,15 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan)
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-/* Says how many ranks a node has, if that is known, and if the host sends what goes to other nodes: between
- * GPUs the plan does not know who does. */
+/* Says how many ranks a node has, if that is known, and if the host carries what goes to other nodes. */
 static ax_status number_nodes(const ax_train_plan *plan, ax_comm *world)
 {
     const char *ranks, *shared;
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &ranks));
     AX_TRY(ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &shared));
-    return plan->parallel.offload.memory == AX_OFFLOAD_DISCRETE
-               ? AX_OK
-               : ax_comm_dry_nodes(world, (int)strtol(ranks, NULL, 10), strcmp(shared, "off") != 0);
+    return ax_offload_host_carries(&plan->parallel.offload)
+               ? ax_comm_dry_nodes(world, (int)strtol(ranks, NULL, 10), strcmp(shared, "off") != 0)
+               : AX_OK;
 }
 
 /* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. Its

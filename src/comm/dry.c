@@ -115,7 +115,7 @@ static ax_status count(ax_comm *comm, const ax_coll_args *args, ax_wire_need *ne
     if (!dry->node_of || comm->size == 1)
         return AX_OK;
     if (!dry->on_wire.size)
-        AX_TRY(ax_wire_find(comm->size, comm->rank, dry->node_of, dry->world, dry->shared, &dry->on_wire));
+        AX_TRY(ax_wire_find(comm->size, comm->rank, dry->node_of, dry->shared, &dry->on_wire));
     comm->traffic.wire += ax_wire_bytes(&dry->on_wire, args);
     *need = ax_wire_need_of(&dry->on_wire, args);
     count_buffers(dry, need);
@@ -191,7 +191,7 @@ static ax_status make_nodes(dry_comm *dry, bool shared)
 {
     free(dry->node_of);
     dry->shared = shared;
-    dry->on_wire.size = 0;
+    ax_wire_place_fini(&dry->on_wire);
     return ax_calloc((size_t)dry->comm.size, sizeof *dry->node_of, &dry->node_of);
 }
 
@@ -265,6 +265,7 @@ static void dry_destroy(ax_comm *comm)
         next = dry->handles->next;
         free(dry->handles);
     }
+    ax_wire_place_fini(&dry->on_wire);
     free(dry->ranks);
     free(dry->node_of);
     free(dry);

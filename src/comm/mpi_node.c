@@ -185,53 +185,6 @@ static ax_status outer_test(void *user, bool *done)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-/* Placement of a communicator's ranks on nodes. The nodes are in the order of their lowest ranks. */
-typedef struct topology {
-    ax_node_map map;
-    int *rank_of; /* rank_of[n·map.size + i]: rank (of the communicator) of the i-th rank on node n; only if
-                     `even` */
-    int at;       /* this rank's index among the communicator's ranks on its node */
-    bool even;    /* each node has the same number of ranks */
-} topology;
-
-static int node_of(const ax_mpi_comm *c, int rank) { return c->world->node[c->world_rank[rank]]; }
-
-static ax_status find_topology(const ax_mpi_comm *c, topology *t)
-{
-    int n = c->comm.size, *first, *count;
-    *t = (topology){.even = true};
-    AX_TRY(ax_calloc((size_t)n, sizeof *t->rank_of, &t->rank_of));
-    AX_TRY(ax_calloc((size_t)n, sizeof *first, &first));
-    AX_TRY(ax_calloc((size_t)n, sizeof *count, &count));
-    for (int r = 0; r < n; r++) {
-        int m = 0;
-        while (m < t->map.nodes && first[m] != node_of(c, r))
-            m++;
-        t->map.nodes += m == t->map.nodes;
-        first[m] = node_of(c, r);
-        if (r == c->comm.rank) {
-            t->map.node = m;
-            t->at = count[m];
-        }
-        count[m]++;
-    }
-    t->map.size = n / t->map.nodes;
-    for (int m = 0; m < t->map.nodes; m++) {
-        t->even &= count[m] == t->map.size;
-        count[m] = 0;
-    }
-    for (int r = 0; r < n && t->even; r++) {
-        int m = 0;
-        while (first[m] != node_of(c, r))
-            m++;
-        t->rank_of[m * t->map.size + count[m]++] = r;
-    }
-    t->map.rank_of = t->rank_of;
-    free(first);
-    free(count);
-    return AX_OK;
-}
-
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank)
 {
     int number = 0;
@@ -240,14 +193,15 @@ int ax_mpi_local_number(const ax_mpi_world *w, int world_rank)
     return number;
 }
 
-static ax_status join_group(ax_mpi_comm *c, const topology *t, state *s, const int64_t *mailboxes)
+static ax_status join_group(ax_mpi_comm *c, const ax_wire_place *place, state *s, const int64_t *mailboxes)
 {
-    int n = t->map.size, *member;
+    const ax_node_map *map = &place->map;
+    int n = map->size, *member;
     int64_t *mailbox;
     AX_TRY(ax_calloc((size_t)n, sizeof *member, &member));
     AX_TRY(ax_calloc((size_t)n, sizeof *mailbox, &mailbox));
     for (int i = 0; i < n; i++) {
-        int r = t->rank_of[t->map.node * n + i];
+        int r = map->rank_of[map->node * n + i];
         member[i] = ax_mpi_local_number(c->world, c->world_rank[r]);
         mailbox[i] = mailboxes[r];
     }
@@ -255,10 +209,10 @@ static ax_status join_group(ax_mpi_comm *c, const topology *t, state *s, const i
     ax_node_group_join(s->group, member, mailbox, &s->outer);
     free(member);
     free(mailbox);
-    if (t->map.nodes == 1)
+    if (map->nodes == 1)
         return AX_OK;
     MPI_Comm column;
-    AX_MPI(MPI_Comm_split(c->mpi, t->at, t->map.node, &column));
+    AX_MPI(MPI_Comm_split(c->mpi, place->at, map->node, &column));
     return ax_mpi_comm_make(c->world, column, ax_rng_key(c->id, "column", 0), &s->column);
 }
 
@@ -272,13 +226,13 @@ static void free_state(state *s)
 
 /* Creates the group of the communicator's ranks on this node. If this fails on one rank, the communicator
  * does not use the shared-memory path on any rank. */
-static ax_status create_group(ax_mpi_comm *c, const topology *t)
+static ax_status create_group(ax_mpi_comm *c, const ax_wire_place *place)
 {
     state *s;
     int64_t mailbox = -1, *mailboxes;
     AX_TRY(ax_calloc(1, sizeof *s, &s));
     AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *mailboxes, &mailboxes));
-    if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &mailbox) != AX_OK) {
+    if (ax_node_group_create(c->world->shared, &place->map, place->at, &s->group, &mailbox) != AX_OK) {
         ax_log(AX_LOG_WARN,
                "%s: a communicator of %d ranks uses MPI messages instead of shared memory, which is slower",
                ax_error_message(), c->comm.size);
@@ -288,7 +242,7 @@ static ax_status create_group(ax_mpi_comm *c, const topology *t)
     bool all = true;
     for (int r = 0; r < c->comm.size; r++)
         all &= mailboxes[r] >= 0;
-    ax_status status = all ? join_group(c, t, s, mailboxes) : AX_OK;
+    ax_status status = all ? join_group(c, place, s, mailboxes) : AX_OK;
     free(mailboxes);
     if (all && status == AX_OK)
         c->path_state = s;
@@ -301,10 +255,16 @@ static ax_status node_attach(ax_mpi_comm *c)
 {
     if (!c->world->shared || c->comm.size == 1)
         return AX_OK;
-    topology t;
-    AX_TRY(find_topology(c, &t));
-    ax_status status = t.even && t.map.size > 1 ? create_group(c, &t) : AX_OK;
-    free(t.rank_of);
+    ax_wire_place place = {.size = 0};
+    int *node;
+    bool shared;
+    AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *node, &node));
+    c->comm.ops->nodes(&c->comm, node, &shared);
+    ax_status status = ax_wire_find(c->comm.size, c->comm.rank, node, shared, &place);
+    if (status == AX_OK && place.map.size)
+        status = create_group(c, &place);
+    ax_wire_place_fini(&place);
+    free(node);
     return status;
 }
 

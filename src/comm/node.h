@@ -12,7 +12,7 @@
 #ifndef AXONN_COMM_NODE_H
 #define AXONN_COMM_NODE_H
 
-#include "axonn/comm.h"
+#include "comm/wire.h"
 
 typedef struct ax_node ax_node;
 typedef struct ax_node_group ax_node_group;
@@ -69,13 +69,6 @@ typedef struct ax_node_outer {
     ax_status (*test)(void *user, bool *done);
     void *user;
 } ax_node_outer;
-
-/* Placement of a communicator's ranks on nodes: `size` ranks on each of `nodes` nodes. This rank is on the
- * node with index `node`. rank_of[n·size + i] is the communicator rank of the i-th rank on node n. */
-typedef struct ax_node_map {
-    int nodes, node, size;
-    const int *rank_of;
-} ax_node_map;
 
 /* Creates a group: those ranks of a communicator that are on this node. `rank` is this rank's index among
  * them. The caller sends *mailbox to all ranks of the group: the offset, in this rank's heap, of the

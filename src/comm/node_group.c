@@ -160,7 +160,7 @@ static bool is_small(const ax_node_group *g, const ax_coll_args *a)
 
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
 {
-    return group->map.nodes == 1 || ax_wire_in_nodes(args, total(group));
+    return ax_wire_in_nodes(&group->map, args);
 }
 
 /* ---- rounds -------------------------------------------------------------------------------------- */

@@ -80,11 +80,12 @@ int ax_wire_blocks_received(ax_coll coll, int size)
     return coll == AX_ALL_GATHER || coll == AX_ALL_TO_ALL ? size : 1;
 }
 
-bool ax_wire_in_nodes(const ax_coll_args *args, int size)
+bool ax_wire_in_nodes(const ax_node_map *map, const ax_coll_args *args)
 {
     const bool gains =
         args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
-    return gains && ax_wire_blocks_sent(args->coll, size) * args->count * element(args) >= OUTSIDE;
+    const int64_t blocks = ax_wire_blocks_sent(args->coll, map->nodes * map->size);
+    return map->nodes == 1 || (gains && blocks * args->count * element(args) >= OUTSIDE);
 }
 
 /* One part has room at least for one 8-byte element per rank to send, and one to receive. */
@@ -127,42 +128,51 @@ int ax_wire_step(int nodes, int size, const int *rank_of)
 
 /* ---- places -------------------------------------------------------------------------------------- */
 
-/* Sets out->step, from the ranks in the order of their nodes, and these in the order of their lowest ranks.
- */
-static ax_status find_step(ax_wire_place *out, int world)
+/* Sets the map, for nodes of `here` ranks each, which are in the order of their lowest ranks. `entered`, for
+ * each node, is overwritten: 1 + where its next rank is entered; 0: none was. */
+static ax_status make_map(ax_wire_place *out, int here, int *entered)
 {
-    int *index, *rank_of, nodes = 0; /* index[n]: 1 + where the next rank of node n is entered; 0: none was */
-    AX_TRY(ax_calloc((size_t)world, sizeof *index, &index));
-    ax_status status = ax_calloc((size_t)out->size, sizeof *rank_of, &rank_of);
-    for (int r = 0; r < out->size && status == AX_OK; r++) {
-        int *at = &index[out->node[r]];
-        if (!*at)
-            *at = 1 + nodes++ * out->in_node;
-        rank_of[(*at)++ - 1] = r;
+    ax_node_map *map = &out->map;
+    AX_TRY(ax_calloc((size_t)out->size, sizeof *out->rank_of, &out->rank_of));
+    for (int r = 0; r < out->size; r++)
+        entered[out->node[r]] = 0;
+    *map = (ax_node_map){.size = here, .rank_of = out->rank_of};
+    for (int r = 0; r < out->size; r++) {
+        int *next = &entered[out->node[r]];
+        if (!*next)
+            *next = 1 + map->nodes++ * here;
+        if (r == out->rank) {
+            map->node = (*next - 1) / here;
+            out->at = (*next - 1) % here;
+        }
+        out->rank_of[(*next)++ - 1] = r;
     }
-    if (status == AX_OK)
-        out->step = ax_wire_step(nodes, out->in_node, rank_of);
-    free(rank_of);
-    free(index);
-    return status;
+    out->step = ax_wire_step(map->nodes, here, out->rank_of);
+    return AX_OK;
 }
 
-ax_status ax_wire_find(int size, int rank, const int *node, int world, bool shared, ax_wire_place *out)
+ax_status ax_wire_find(int size, int rank, const int *node, bool shared, ax_wire_place *out)
 {
-    int *count;
-    AX_TRY(ax_calloc((size_t)world, sizeof *count, &count));
+    int *count, numbers = 0;
+    for (int r = 0; r < size; r++)
+        numbers = ax_max(numbers, node[r] + 1);
+    AX_TRY(ax_calloc((size_t)numbers, sizeof *count, &count));
     for (int r = 0; r < size; r++)
         count[node[r]]++;
     const int here = count[node[rank]];
-    *out = (ax_wire_place){
-        .size = size, .rank = rank, .away = size - here, .in_node = shared ? here : 0, .node = node};
-    for (int r = 0; r < size; r++) {
-        if (count[node[r]] != here)
-            out->in_node = 0;
-        out->at += r < rank && node[r] == node[rank];
-    }
+    bool even = shared && here > 1;
+    for (int r = 0; r < size; r++)
+        even &= count[node[r]] == here;
+    *out = (ax_wire_place){.size = size, .rank = rank, .away = size - here, .node = node};
+    ax_status status = even ? make_map(out, here, count) : AX_OK;
     free(count);
-    return out->in_node ? find_step(out, world) : AX_OK;
+    return status;
+}
+
+void ax_wire_place_fini(ax_wire_place *place)
+{
+    free(place->rank_of);
+    *place = (ax_wire_place){.size = 0};
 }
 
 /* ---- what is sent -------------------------------------------------------------------------------- */
@@ -214,22 +224,22 @@ static int64_t flat(const ax_wire_place *p, const ax_coll_args *a)
     return 0;
 }
 
-/* With several ranks on each node, large reductions and gathers run within the nodes, and then among the
- * ranks that have the same place on their nodes: an all-reduce with a slice of the sum. */
 static bool runs_in_nodes(const ax_wire_place *place, const ax_coll_args *args)
 {
-    return place->in_node > 1 && ax_wire_in_nodes(args, place->size);
+    return place->map.size && ax_wire_in_nodes(&place->map, args);
 }
 
+/* Large reductions and gathers that run within the nodes go on among the ranks that have the same place on
+ * their nodes: an all-reduce with a slice of the sum. */
 int64_t ax_wire_bytes(const ax_wire_place *place, const ax_coll_args *args)
 {
     const int64_t bytes = args->count * element(args);
     if (!runs_in_nodes(place, args))
         return flat(place, args);
-    const int nodes = place->size / place->in_node;
+    const int nodes = place->map.nodes;
     if (args->coll != AX_ALL_REDUCE)
         return bytes * (nodes - 1);
-    const int64_t slice = bytes / place->in_node;
+    const int64_t slice = bytes / place->map.size;
     return slice * nodes <= WIRE_SMALL ? slice * (nodes - 1) : 2 * slice * (nodes - 1) / nodes;
 }
 
@@ -252,21 +262,21 @@ static ax_wire_need need_of_exchange(const ax_wire_place *place, const ax_coll_a
     int64_t lo = 0;
     exchange.count = n;
     if (args->coll == AX_ALL_REDUCE)
-        ax_wire_slice(args, n, place->in_node, place->at, &lo, &exchange.count);
+        ax_wire_slice(args, n, place->map.size, place->at, &lo, &exchange.count);
     exchange.count -= lo;
-    return exchange.count ? need_of_pieces(&exchange, place->size / place->in_node) : (ax_wire_need){0};
+    return exchange.count ? need_of_pieces(&exchange, place->map.nodes) : (ax_wire_need){0};
 }
 
 /* Of the parts of an operation all but the last are alike. The last of a gather may be small, and then needs
  * scratch that the others do not. */
 ax_wire_need ax_wire_need_of(const ax_wire_place *place, const ax_coll_args *args)
 {
-    if (!args->count || (place->in_node && place->in_node == place->size))
+    const int nodes = place->map.nodes;
+    if (!args->count || nodes == 1)
         return (ax_wire_need){0};
     if (!runs_in_nodes(place, args))
         return need_of_pieces(args, place->size);
-    const int nodes = place->size / place->in_node;
-    const int64_t part = ax_wire_part(args, nodes, place->in_node, place->step), rest = args->count % part;
+    const int64_t part = ax_wire_part(args, nodes, place->map.size, place->step), rest = args->count % part;
     ax_wire_need need = need_of_exchange(place, args, part);
     if (!need.pieces && rest)
         need = need_of_exchange(place, args, rest);

@@ -28,15 +28,23 @@ size_t ax_wire_scratch(const ax_coll_args *args, int size, int64_t count);
 
 /* ---- within nodes and between them (node_group.c) -------------------------------------------------- */
 
+/* Placement of a communicator's ranks on nodes that have equally many: `size` ranks on each of `nodes` nodes.
+ * This rank is on the node with index `node`. rank_of[n·size + i] is the communicator rank of the i-th rank
+ * on node n. */
+typedef struct ax_node_map {
+    int nodes, node, size;
+    const int *rank_of;
+} ax_node_map;
+
 /* Returns true if a collective leaves its result in the buffer that it sends from. */
 bool ax_wire_in_place(ax_coll coll);
 /* Return the number of blocks of `count` elements in the send and in the receive buffer of a collective among
  * `size` ranks: 1, or the number of ranks. */
 int ax_wire_blocks_sent(ax_coll coll, int size);
 int ax_wire_blocks_received(ax_coll coll, int size);
-/* Returns true if a collective among `size` ranks on several nodes runs within the nodes and between them, if
- * each has several ranks that share memory; else it is faster by messages alone. */
-bool ax_wire_in_nodes(const ax_coll_args *args, int size);
+/* Returns true if a collective runs through the memory that the ranks of a node share: on one node always, on
+ * several, between which it then goes by messages, if that is faster than messages alone. */
+bool ax_wire_in_nodes(const ax_node_map *map, const ax_coll_args *args);
 /* The most bytes that a rank sends and receives together in one part of an operation, among `size` ranks on
  * each of `nodes` nodes. */
 int64_t ax_wire_part_bytes(int nodes, int size);
@@ -60,17 +68,19 @@ int ax_wire_step(int nodes, int size, const int *rank_of);
 typedef struct ax_wire_place {
     int size, rank;
     int away;        /* ranks on other nodes */
-    int in_node;     /* ranks of each node, if they share memory; 0: nodes have different numbers of them, or
-                        they share none */
-    int at;          /* index of this rank among those of its node */
-    int step;        /* with in_node: that of ax_wire_step */
     const int *node; /* [size] */
+    ax_node_map map; /* size 0: collectives go by messages alone, because the ranks of a node share no memory,
+                        nodes have different numbers of them, or each has one */
+    int at;          /* with map: index of this rank among those of its node */
+    int step;        /* with map: that of ax_wire_step */
+    int *rank_of;    /* map.rank_of */
 } ax_wire_place;
 
-/* Sets *out to the place of rank `rank`; `node` [size] has the number of each rank's node, below `world`, and
- * is borrowed. `shared`: the ranks of a node share memory. AX_ERR_MEMORY. */
-AX_MUST_CHECK ax_status ax_wire_find(int size, int rank, const int *node, int world, bool shared,
-                                     ax_wire_place *out);
+/* Sets *out to the place of rank `rank`; `node` [size] has the number of each rank's node, at least 0 and of
+ * the size of the world, and is borrowed. `shared`: the ranks of a node share memory. The caller releases
+ * *out with ax_wire_place_fini. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_wire_find(int size, int rank, const int *node, bool shared, ax_wire_place *out);
+void ax_wire_place_fini(ax_wire_place *place);
 
 /* Returns the bytes that this rank sends to other nodes in a collective over MPI, up to the rounding of
  * slices (ax_comm_traffic.wire). */

@@ -315,6 +315,8 @@ ax_comm_buffers ax_comm_buffers_of(ax_comm *comm);
  * this rank on `comm` is in flight. Does nothing with other backends, or if no buffer has bytes, as in plans
  * that do not know the nodes. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers);
+/* Returns the bytes that this call would add to the buffers that the communicator has. */
+size_t ax_comm_lacking_buffers(ax_comm *comm, const ax_comm_buffers *buffers);
 
 /* Returns true if ax_wait on this message would return at once; also if `work` is NULL. */
 bool ax_work_done(const ax_work *work);

@@ -148,6 +148,9 @@ AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_grid_use **out);
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used);
 /* Returns the bytes of the buffers of all communicators of the grid. */
 size_t ax_grid_buffers(const ax_grid *grid);
+/* Returns the bytes of buffers that ax_grid_prepare would add: all that `used` asks for, or, if another
+ * engine on this grid has prepared communicators, less. Not collective. */
+size_t ax_grid_lacking_buffers(const ax_grid *grid, const ax_grid_use *used);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
  * these communicators, and sets *axes to the atoms along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);

@@ -3,6 +3,7 @@
  * functions (ax_comm_ops). */
 #include "comm/link.h"
 #include "comm/message.h"
+#include "comm/wire.h"
 
 #include <stdlib.h>
 
@@ -305,6 +306,14 @@ ax_comm_buffers ax_comm_buffers_of(ax_comm *comm)
 ax_status ax_comm_reserve_buffers(ax_comm *comm, const ax_comm_buffers *buffers)
 {
     return comm->ops->reserve && ax_comm_buffers_bytes(buffers) ? comm->ops->reserve(comm, buffers) : AX_OK;
+}
+
+size_t ax_comm_lacking_buffers(ax_comm *comm, const ax_comm_buffers *buffers)
+{
+    const ax_comm_buffers had = ax_comm_buffers_of(comm);
+    ax_comm_buffers all = *buffers;
+    ax_wire_raise(&all, &had);
+    return ax_comm_buffers_bytes(&all) - ax_comm_buffers_bytes(&had);
 }
 
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args)

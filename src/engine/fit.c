@@ -120,9 +120,12 @@ size_t ax_memory_pinned(const ax_grid *dry)
     return bytes;
 }
 
-ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)
+ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const ax_grid_use *used, const char *what,
+                          const char *advice)
 {
     ax_fit m;
-    AX_TRY(ax_fit_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, memory, &m));
+    ax_memory more = *memory;
+    more.bytes[AX_MEMORY_COLLECTIVES] = ax_grid_lacking_buffers(ctx->grid, used);
+    AX_TRY(ax_fit_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, &more, &m));
     return ax_comm_agree(ctx->world, ax_fit_check(&m, what, advice));
 }

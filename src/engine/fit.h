@@ -38,9 +38,10 @@ AX_MUST_CHECK ax_status ax_fit_check(const ax_fit *fit, const char *what, const 
  * (ax_comm_reserve_messages). */
 size_t ax_memory_pinned(const ax_grid *dry);
 
-/* Checks, before anything is allocated, that all ranks have enough memory. Otherwise returns AX_ERR_MEMORY on
- * all ranks, with the message of ax_fit_check. Collective along the world. */
-AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what,
-                                        const char *advice);
+/* Checks, before anything is allocated, that all ranks have enough memory for a plan with communicators along
+ * `used`, whose buffers may be there already. Otherwise returns AX_ERR_MEMORY on all ranks, with the message
+ * of ax_fit_check. Collective along the world. */
+AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const ax_grid_use *used,
+                                        const char *what, const char *advice);
 
 #endif

@@ -196,6 +196,17 @@ size_t ax_grid_buffers(const ax_grid *grid)
     return bytes;
 }
 
+size_t ax_grid_lacking_buffers(const ax_grid *grid, const ax_grid_use *used)
+{
+    size_t bytes = 0;
+    for (const ax_grid_use *use = used; use->axes; use++) {
+        const group *known = find_along(grid, use->axes); /* factors may not be declared yet: then none is */
+        bytes += known ? ax_comm_lacking_buffers(known->comm, &use->buffers)
+                       : ax_comm_buffers_bytes(&use->buffers);
+    }
+    return bytes;
+}
+
 ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used)
 {
     ax_comm *comm;

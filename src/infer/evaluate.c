@@ -316,7 +316,7 @@ ax_status ax_pretrained_use_engine(ax_ctx *ctx, const ax_pretrained *model, cons
     char what[96];
     snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time needs", (long long)batch,
              (long long)shape->seq_len);
-    status = ax_memory_admit(ctx, &plan.memory, what,
+    status = ax_memory_admit(ctx, &plan.memory, plan.axes, what,
                              "evaluate fewer rows at a time, use bf16 or fp16, or use more ranks");
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));

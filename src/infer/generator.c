@@ -375,7 +375,8 @@ static ax_status admit(ax_ctx *ctx, const ax_pretrained *model, const ax_generat
              options->slots > 1 ? " for each sequence of a batch" : "");
     ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
-        status = ax_memory_admit(ctx, &g->memory, what, "use fewer tokens, bf16 or fp16, or more ranks");
+        status =
+            ax_memory_admit(ctx, &g->memory, g->axes, what, "use fewer tokens, bf16 or fp16, or more ranks");
     *out = g;
     if (status != AX_OK)
         ax_generator_destroy(out);

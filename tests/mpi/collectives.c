@@ -16,7 +16,10 @@ static ax_status with_one_buffer(ax_comm *comm)
     const int me = ax_comm_rank(comm);
     float *send[OPS], *recv[OPS], *x;
     ax_work *work[OPS];
+    const ax_comm_buffers two = {.piece = {ROOM, ROOM}, .exchange = {ROOM / 2}};
     AX_TRY(ax_comm_reserve_buffers(comm, &one));
+    EXPECT(!ax_comm_lacking_buffers(comm, &one));
+    EXPECT(ax_comm_lacking_buffers(comm, &two) == ROOM);
     for (int i = 0; i < OPS; i++) {
         AX_TRY(ax_comm_alloc(comm, g * COUNT * sizeof *x, (void **)&send[i]));
         AX_TRY(ax_comm_alloc(comm, g * COUNT * sizeof *x, (void **)&recv[i]));

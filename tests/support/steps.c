@@ -126,8 +126,16 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, const ax_event_ring *ring
 static ax_status check_memory_plan(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
     EXPECT(held_as_planned(ctx, &plan->memory));
+    EXPECT(!ax_grid_lacking_buffers(ctx->grid, plan->axes)); /* another engine would add none */
     EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.bytes[AX_MEMORY_ACTIVATIONS]);
     EXPECT(has_planned_memory(ax_engine_params(engine), &plan->memory));
+    return AX_OK;
+}
+
+/* Checks that before set-up all planned buffers of collectives are missing. */
+static ax_status check_lacking(const ax_ctx *ctx, const ax_engine_plan *plan)
+{
+    EXPECT(ax_grid_lacking_buffers(ctx->grid, plan->axes) == plan->memory.bytes[AX_MEMORY_COLLECTIVES]);
     return AX_OK;
 }
 
@@ -161,6 +169,8 @@ ax_status steps_run(ax_comm *world, setup *s)
         ax_device_listen(ctx->dev, &listener);
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
+    if (status == AX_OK)
+        status = check_lacking(ctx, &plan);
     if (status == AX_OK)
         status = ax_grid_prepare(ctx->grid, plan.axes);
     if (status == AX_OK)

@@ -36,6 +36,12 @@ static int64_t least_rows(const struct ax_search *s)
     return s->fixed[AX_SEARCH_MICRO_BATCH] ? s->base.options.micro_batch : 1;
 }
 
+/* Returns true if a pipeline of `parts` parts has those of the configuration's cut, if it gives one. */
+static bool suits_cut(const struct ax_search *s, int64_t parts)
+{
+    return !s->base.parallel.pipe.cut || parts == (int64_t)s->run->config->pipe.cut.count + 1;
+}
+
 /* Returns true if the model has a block, the embedding or the head for each part of the pipeline, and the
  * cut that the configuration may give has as many. */
 static bool parts_fit(const struct ax_search *s, ax_grid_size size)
@@ -44,9 +50,7 @@ static bool parts_fit(const struct ax_search *s, ax_grid_size size)
     const int64_t stages = ax_grid_size_along(size, AX_PIPE);
     const bool chunked = s->fixed[AX_SEARCH_SCHEDULE] && pipe->schedule == AX_PIPE_INTERLEAVED && stages > 1;
     const int64_t least = !chunked ? 1 : s->fixed[AX_SEARCH_CHUNKS] ? pipe->chunks : 2;
-    if (pipe->cut && stages * least != (int64_t)s->run->config->pipe.cut.count + 1)
-        return false;
-    return stages * least <= s->run->inputs.model.layers + 2;
+    return suits_cut(s, stages * least) && stages * least <= s->run->inputs.model.layers + 2;
 }
 
 /* Enters the grid if it is legal. */
@@ -273,9 +277,9 @@ static void list_schedules(const struct ax_search *s, const ax_candidate *c, sea
         const int64_t least = schedules[i] == AX_PIPE_INTERLEAVED ? 2 : 1;
         if (s->fixed[AX_SEARCH_SLACK] && s->base.parallel.pipe.slack && !takes_slack(schedules[i]))
             continue;
-        if (stages > 1
-                ? ax_pipe_fits(schedules[i], stages, micro_batches(s, c)) && stages * least <= layers + 2
-                : schedules[i] == AX_PIPE_MESSAGE)
+        if (stages > 1 ? ax_pipe_fits(schedules[i], stages, micro_batches(s, c)) &&
+                             stages * least <= layers + 2 && suits_cut(s, stages * least)
+                       : schedules[i] == AX_PIPE_MESSAGE)
             add(v, schedules[i]);
     }
 }
@@ -294,7 +298,8 @@ static void list_chunks(const struct ax_search *s, const ax_candidate *c, search
     while (is_interleaved(c) && stages_of(c) * chunks * 2 <= s->run->inputs.model.layers + 2)
         chunks *= 2;
     for (; chunks >= CHUNKS_PRESET; chunks /= 2)
-        add(v, chunks);
+        if (!is_interleaved(c) || suits_cut(s, stages_of(c) * chunks))
+            add(v, chunks);
 }
 
 static void list_slack(const struct ax_search *s, const ax_candidate *c, search_values *v)

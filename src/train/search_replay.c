@@ -99,7 +99,10 @@ static ax_status replay_few(const replaying *r, int stage, int64_t blocks, stage
         if (p)
             cut[p - 1] = model.layers;
         const int64_t least = p > 0 && p < parts - 1, own = r->begin[p + 1] - r->begin[p];
-        model.layers += p % r->stages != stage ? least : blocks ? blocks : ax_max(own, least);
+        if (p % r->stages == stage)
+            model.layers += blocks ? blocks : ax_max(own, least);
+        else /* a model has a block, also if this stage has none */
+            model.layers += parts == 2 && !blocks_in(r, stage) ? 1 : least;
     }
     plan.options.model = &model;
     plan.parallel.pipe.cut = parts > 1 ? cut : NULL;

@@ -263,6 +263,36 @@ static void the_command_keeps_what_is_given(void **state)
     ax_buf_fini(&out);
 }
 
+/* Pipelines have the parts of a cut that is given, also if one of these has no block. */
+static void a_given_cut_is_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        bool chunked;
+    } cases[] = {{"'pipe.cut=[1]'", false},
+                 {"'pipe.cut=[0]'", false},
+                 {"'pipe.cut=[4]'", false},
+                 {"'pipe.cut=[0,1,3]' pipe.schedule=interleaved train.micro_batch=1", true}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char command[256];
+        size_t k;
+        json_t *row;
+        snprintf(command, sizeof command,
+                 AXONN " plan a.yaml --json --ranks 2 --machine m.yaml --top 50 grid.pipe=2 %s",
+                 cases[i].words);
+        json_t *out = json_of(command), *best = json_object_get(out, "best");
+        assert_true(json_array_size(best) > 1);
+        json_array_foreach(best, k, row)
+        {
+            const char *words = json_string_value(json_object_get(row, "keys"));
+            assert_int_equal(strstr(words, "pipe.chunks=") != NULL, cases[i].chunked);
+            assert_true(!cases[i].chunked || strstr(words, "pipe.chunks=2"));
+        }
+        json_decref(out);
+    }
+}
+
 /* The file's auto gives way to axes on the command line, and the file's axes to grid=auto there. */
 static void the_command_line_decides(void **state)
 {
@@ -286,13 +316,10 @@ static void the_command_line_decides(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_plan_of_each_is_the_same),
-        cmocka_unit_test(rivals_are_differences_of_rows),
-        cmocka_unit_test(the_last_line_runs),
-        cmocka_unit_test(a_run_chooses_its_grid),
-        cmocka_unit_test(bad_searches_are_refused),
-        cmocka_unit_test(the_command_line_decides),
-        cmocka_unit_test(the_command_keeps_what_is_given),
+        cmocka_unit_test(the_plan_of_each_is_the_same), cmocka_unit_test(rivals_are_differences_of_rows),
+        cmocka_unit_test(the_last_line_runs),           cmocka_unit_test(a_run_chooses_its_grid),
+        cmocka_unit_test(bad_searches_are_refused),     cmocka_unit_test(a_given_cut_is_kept),
+        cmocka_unit_test(the_command_line_decides),     cmocka_unit_test(the_command_keeps_what_is_given),
     };
     return cmocka_run_group_tests_name("cli.search", tests, prepare, clean);
 }

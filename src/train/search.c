@@ -497,18 +497,20 @@ static ax_status fail_weights(struct ax_search *s, tables *t)
 /* Fails with what is missing. */
 static ax_status fail_small(struct ax_search *s, tables *t)
 {
-    const ax_candidate least = s->least_of;
+    ax_candidate least = s->least_of;
     const int64_t host = s->by.machine->host.memory;
-    const bool device = least.memory > s->limit;
     char need[32], most[32], grid[80], advice[96];
     AX_CHECK(s->least || !*s->refused, AX_ERR_USAGE, "no layout of %d ranks is possible; of one of them: %s",
              s->by.ranks, s->refused);
     AX_CHECK(s->least, AX_ERR_USAGE,
              "no grid of %d ranks is legal for the model, train.global_batch and the keys that are given",
              s->by.ranks);
+    AX_TRY(
+        search_replay(s, &least, SEARCH_MEMORY, true)); /* all stages, where that was perhaps of the first */
     AX_CHECK(!fits(s, &least), AX_ERR_USAGE,
              "no layout of %d ranks is possible with the keys that are given: give fewer of them",
              s->by.ranks);
+    const bool device = least.memory > s->limit;
     ax_grid_size_print(least.grid, grid);
     AX_TRY(advise(s, t, advice));
     const bool by_key = device && s->limit < (size_t)s->by.machine->device.memory;

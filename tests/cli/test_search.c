@@ -220,6 +220,9 @@ static void bad_searches_are_refused(void **state)
         {"--top 1 --ranks 1 --machine m.yaml runtime.device_memory=1000",
          {"the weights alone, which need ", "no number of ranks up to the machine's 4 was found"},
          3},
+        {"--top 1 --ranks 2 --machine m.yaml grid.pipe=2 'pipe.cut=[0]' runtime.device_memory=2000000",
+         {"no layout of 2 ranks fits", "(x=1 y=1 z=1 pipe=2 data=1) takes 8"}, /* of the second stage */
+         3},
         {"--top 1 --ranks 2 --machine tiny.yaml",
          {"no number of ranks up to the machine's 4 was found that would do"},
          3},

@@ -439,30 +439,45 @@ static ax_status enough(struct ax_search *s, tables *t, int64_t ranks, bool *out
     return AX_OK;
 }
 
-/* Sets *out to a number of ranks that would do, the smallest if more ranks never need more memory each and
- * the grids that are tried have the one that needs the least: a multiple of those of a node, if the run has
- * more than one node; 0: the machine has too few. */
-static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
+/* The numbers of ranks that are of interest: within a node all, beyond it those of whole nodes. Return the
+ * next one above `ranks`, and how many are above `ranks` and below `end`. */
+static int64_t next_ranks(const struct ax_search *s, int64_t ranks)
 {
-    const int64_t per_node = s->by.machine->ranks_per_node, all = ax_machine_ranks(s->by.machine);
+    const int64_t unit = s->by.machine->ranks_per_node;
+    return ranks < unit ? ranks + 1 : (ranks / unit + 1) * unit;
+}
+
+static int64_t count_ranks(const struct ax_search *s, int64_t ranks, int64_t end)
+{
+    const int64_t unit = s->by.machine->ranks_per_node, last = end - 1;
+    return ax_min(last, unit - 1) + last / unit - ax_min(ranks, unit - 1) - ranks / unit;
+}
+
+/* Sets *out to the smallest number of ranks that would do, if the grids that are tried have the one that
+ * needs the least; 0: none was found. Below the first that was found all are tried if they are not too many.
+ * Else *smallest is false, and *out is the smallest if more ranks never need more memory each. */
+static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out, bool *smallest)
+{
+    enum { ALL = 64 };
+    const int64_t all = ax_machine_ranks(s->by.machine);
     const size_t least = s->least;
     bool do_fit = false;
     int64_t low = s->by.ranks, high = low;
-    *out = 0;
     while (!do_fit && high < all) {
         low = high;
         high = ax_min(2 * high, all);
         AX_TRY(enough(s, t, high, &do_fit));
     }
     *out = do_fit ? high : 0;
-    const int64_t unit = low >= per_node ? per_node : 1;
-    while (do_fit && *out - low > unit) {
-        const int64_t middle = (low + *out) / 2 / unit * unit;
-        bool fewer;
-        if (middle <= low)
-            break;
-        AX_TRY(enough(s, t, middle, &fewer));
-        *(fewer ? out : &low) = middle;
+    *smallest = do_fit && count_ranks(s, s->by.ranks, high) <= ALL;
+    if (*smallest)
+        low = s->by.ranks;
+    while (*out && count_ranks(s, low, *out)) {
+        int64_t ranks = next_ranks(s, *smallest ? low : (low + *out) / 2 - 1);
+        if (ranks <= low || ranks >= *out)
+            ranks = next_ranks(s, low);
+        AX_TRY(enough(s, t, ranks, &do_fit));
+        *(do_fit ? out : &low) = ranks;
     }
     s->least = least;
     return AX_OK;
@@ -472,11 +487,13 @@ static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out)
 static ax_status advise(struct ax_search *s, tables *t, char out[96])
 {
     int64_t ranks;
-    AX_TRY(find_enough(s, t, &ranks));
+    bool smallest;
+    AX_TRY(find_enough(s, t, &ranks, &smallest));
     snprintf(out, 96, "no number of ranks up to the machine's %lld was found that would do",
              (long long)ax_machine_ranks(s->by.machine));
     if (ranks)
-        snprintf(out, 96, "the smallest number of ranks that would do is %lld", (long long)ranks);
+        snprintf(out, 96, "%s%lld%s", smallest ? "the smallest number of ranks that would do is " : "",
+                 (long long)ranks, smallest ? "" : " ranks would do");
     return AX_OK;
 }
 

@@ -223,6 +223,10 @@ static void bad_searches_are_refused(void **state)
         {"--top 1 --ranks 2 --machine m.yaml grid.pipe=2 'pipe.cut=[0]' runtime.device_memory=2000000",
          {"no layout of 2 ranks fits", "(x=1 y=1 z=1 pipe=2 data=1) takes 8"}, /* of the second stage */
          3},
+        {"--top 1 --ranks 6 --machine wide.yaml grid.x=2 grid.data=1 grid.z=1 grid.pipe=1 "
+         "runtime.device_memory=900000",
+         {"the smallest number of ranks that would do is 8"}, /* 9 ranks have no such grid */
+         3},
         {"--top 1 --ranks 2 --machine tiny.yaml",
          {"no number of ranks up to the machine's 4 was found that would do"},
          3},
@@ -235,6 +239,7 @@ static void bad_searches_are_refused(void **state)
     write_machine("tiny.yaml", "1000000");
     write_machine("many.yaml", "12000000");
     assert_int_equal(shell("sed -i 's/^nodes: 2/nodes: 2048/' many.yaml", &out), 0);
+    assert_int_equal(shell("sed 's/_node: 2/_node: 16/' m.yaml >wide.yaml", &out), 0);
     /* Sanitizers leave out the last, which searches thousands of ranks. */
     for (size_t i = 0; i < AX_COUNT(bad) - (one_of(1, 2) > 1); i++) {
         char command[256];

@@ -488,7 +488,16 @@ static ax_status check_search(ax_config *config, const args *a, const ax_machine
         ax_option_error(config->set, key, "a search needs the number of ranks: give --ranks N");
     if (machine && ax_machine_check_ranks(machine, a->common.launch.ranks) != AX_OK)
         ax_option_error(config->set, key, "%s", ax_error_message());
+    if (machine && ax_machine_check_times(machine, ax_config_dtype(config->train.precision),
+                                          a->common.launch.ranks) != AX_OK)
+        ax_option_error(config->set, key, "%s", ax_error_message());
     return ax_option_finish(config->set);
+}
+
+/* Returns true if keys have errors, of which others can be reported too. */
+static bool has_errors(const ax_config *config, ax_status status)
+{
+    return status == AX_ERR_USAGE && config->set && ax_option_finish(config->set) != AX_OK;
 }
 
 static ax_status run(const void *raw)
@@ -498,7 +507,11 @@ static ax_status run(const void *raw)
     ax_config config;
     int64_t ranks = a->common.launch.ranks;
     ax_status status = cli_config_open(&a->common, a->top ? AX_CONFIG_TO_SEARCH : AX_CONFIG_TO_PLAN, &config);
-    const bool searches = status == AX_OK && (a->top || config.grid.choice);
+    const bool read = status == AX_OK || has_errors(&config, status),
+               searches = read && (a->top || config.grid.choice);
+    if (status != AX_OK && searches) /* what the search lacks is reported together with these errors */
+        status = open_machine(a, &machine) == AX_OK ? check_search(&config, a, machine)
+                                                    : ax_option_finish(config.set);
     if (status == AX_OK && !ranks)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));
     if (status == AX_OK)

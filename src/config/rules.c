@@ -386,7 +386,7 @@ static void check_choice(ax_config *cfg)
     for (int a = 0; a < AX_GRID_SIZES && typed; a++)
         if (ax_option_typed(cfg->set, axis_key((ax_axis)a, key)))
             ax_option_error(cfg->set, key, "beside grid=auto, which chooses all sizes: give one of the two");
-    if (beside)
+    if (beside && !typed)
         cfg->grid.choice = AX_CONFIG_GRID_KEYS;
     else
         cfg->grid.data = cfg->grid.expert = cfg->grid.pipe = cfg->grid.x = cfg->grid.y = cfg->grid.z = 1;

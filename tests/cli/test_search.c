@@ -205,6 +205,12 @@ static void bad_searches_are_refused(void **state)
         {"grid=auto grid.x=2 grid.z=2 --ranks 4 --machine m.yaml",
          {"2 errors", "grid.x: beside grid=auto", "grid.z: beside grid=auto"},
          2},
+        {"grid=auto grid.x=2 zero=9",
+         {"4 errors", "grid.x: beside grid=auto", "give --machine NAME or FILE"},
+         2},
+        {"--top 1 --ranks 8 --machine slow.yaml",
+         {"2 errors", "machine two nodes has 4 ranks", "lacks rates that times need: device.stream"},
+         2},
         {"grid=aut --ranks 4", {"must be keys or auto, not \"aut\""}, 2},
         {"--explain", {"--explain: only a search is explained"}, 2},
         {"--top 51 --ranks 4 --machine m.yaml", {"--top"}, 2},
@@ -239,6 +245,7 @@ static void bad_searches_are_refused(void **state)
     write_machine("tiny.yaml", "1000000");
     write_machine("many.yaml", "12000000");
     assert_int_equal(shell("sed -i 's/^nodes: 2/nodes: 2048/' many.yaml", &out), 0);
+    assert_int_equal(shell("sed 's/stream: 1e11, *//' m.yaml >slow.yaml", &out), 0);
     assert_int_equal(shell("sed 's/_node: 2/_node: 16/' m.yaml >wide.yaml", &out), 0);
     /* Sanitizers leave out the last, which searches thousands of ranks. */
     for (size_t i = 0; i < AX_COUNT(bad) - (one_of(1, 2) > 1); i++) {

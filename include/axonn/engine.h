@@ -54,8 +54,10 @@ typedef struct ax_engine_plan {
     ax_axes_bytes *sent; /* what this rank sends in a training step, one entry for each set of axes along
                             which it sends */
     int n_sent;
-    int64_t wire;   /* bytes of these that go to other nodes over MPI; -1 if these are not known
-                       (ax_comm_dry_nodes) */
+    int64_t wire; /* bytes of these that go to other nodes over MPI; -1 if these are not known
+                     (ax_comm_dry_nodes) */
+    int *apart;   /* over a dry world: other ranks of the stage that lie otherwise on nodes (ax_grid_apart) */
+    int n_apart;
     int64_t *costs; /* costs of the embedding, of each block and of the head, by which the layers are divided
                        among pipeline stages (ax_model_use.costs); NULL: not needed */
 } ax_engine_plan;

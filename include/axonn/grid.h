@@ -151,6 +151,12 @@ size_t ax_grid_buffers(const ax_grid *grid);
 /* Returns the bytes of buffers that ax_grid_prepare would add: all that `used` asks for, or, if another
  * engine on this grid has prepared communicators, less. Not collective. */
 size_t ax_grid_lacking_buffers(const ax_grid *grid, const ax_grid_use *used);
+/* Sets *out to ranks of a grid over a dry world: one, the lowest, for each way in which ranks with this
+ * rank's coordinate along pipe lie on nodes with the ranks along the communicators so far, but this rank's
+ * way (ax_comm_dry_mark). They may send more to other nodes than this rank. The caller frees *out.
+ * AX_ERR_MEMORY.
+ */
+AX_MUST_CHECK ax_status ax_grid_apart(const ax_grid *grid, int **out, int *n);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
  * these communicators, and sets *axes to the atoms along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);

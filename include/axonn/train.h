@@ -77,7 +77,8 @@ void ax_trainer_destroy(ax_trainer **trainer);
 /* Returns the trainer's plan, valid as long as the trainer. */
 const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
 /* Plans the engine of the rank of pipeline stage `stage` (0, ...) that needs the most memory: the one with
- * coordinate 0 along all other axes. The caller releases *out with ax_engine_plan_fini. Not collective. */
+ * coordinate 0 along all other axes. What it sends to other nodes and its buffers of collectives are the most
+ * that a rank of the stage has. The caller releases *out with ax_engine_plan_fini. Not collective. */
 AX_MUST_CHECK ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_plan *out);
 /* Plans how long a step takes with these prices (clock.h). Each pipeline stage is planned as by
  * ax_trainer_plan_stage, whose rank is replayed (ax_stage_times_make). times[i] gets the times of stage i,

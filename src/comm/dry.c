@@ -27,6 +27,7 @@ typedef struct dry_comm {
     ax_comm_place place;
     int *node_of; /* [size]: the node of each rank, below the number of ranks of the world; NULL: not known,
                      and neither `wire` nor buffers are counted */
+    int per_node; /* with ax_comm_dry_nodes: ranks of a node; else 0 */
     bool shared;  /* the ranks of a node share memory */
     ax_wire_place on_wire; /* with node_of; size 0: not needed so far */
     ax_comm_buffers most;  /* what operations have needed so far */
@@ -201,6 +202,7 @@ ax_status ax_comm_dry_nodes(ax_comm *world, int ranks_per_node, bool shared)
     if (!ranks_per_node)
         return AX_OK;
     AX_TRY(make_nodes(dry_of(world), shared));
+    dry_of(world)->per_node = ranks_per_node;
     for (int r = 0; r < world->size; r++)
         dry_of(world)->node_of[r] = ax_comm_world_rank(world, r) / ranks_per_node;
     return AX_OK;
@@ -222,6 +224,15 @@ bool ax_comm_dry_has_nodes(const ax_comm *comm)
     return ((const dry_comm *)comm->impl)->node_of;
 }
 
+void ax_comm_dry_mark(const ax_comm *comm, uint64_t *key)
+{
+    const dry_comm *dry = comm->impl;
+    const ax_placed p = placed(dry);
+    AX_ASSERT(ax_comm_is_dry(comm));
+    if (dry->per_node)
+        ax_placed_mark(&p, dry->per_node, key);
+}
+
 static ax_comm_buffers dry_buffers(ax_comm *comm) { return dry_of(comm)->most; }
 
 static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
@@ -231,6 +242,7 @@ static ax_status dry_group(ax_comm *comm, const int *ranks, int n, ax_comm **out
         rank++;
     AX_TRY(create(rank, n, dry_of(comm)->alone && !rank, out));
     dry_of(*out)->world = dry_of(comm)->world;
+    dry_of(*out)->per_node = dry_of(comm)->per_node;
     ax_status status = number(dry_of(*out), comm, ranks);
     if (status == AX_OK && dry_of(comm)->node_of)
         status = make_nodes(dry_of(*out), dry_of(comm)->shared);

@@ -180,6 +180,8 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
         status = dry_run(engine, out);
     if (status == AX_OK)
         status = ax_grid_used(dry->grid, &out->axes);
+    if (status == AX_OK && ax_comm_is_dry(world))
+        status = ax_grid_apart(dry->grid, &out->apart, &out->n_apart);
     if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.bytes[AX_MEMORY_WORKSPACE]);
     if (status == AX_OK)
@@ -199,6 +201,7 @@ void ax_engine_plan_fini(ax_engine_plan *plan)
     ax_frame_plan_destroy(&plan->frame);
     ax_param_uses_destroy(&plan->uses);
     free(plan->axes);
+    free(plan->apart);
     free(plan->costs);
     free(plan->sent);
     *plan = (ax_engine_plan){0};

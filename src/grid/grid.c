@@ -224,6 +224,34 @@ ax_status ax_grid_prepare(ax_grid *grid, const ax_grid_use *used)
     return AX_OK;
 }
 
+/* Enters into the n ranks of `of` the rank `rank`, unless one of them, or this rank, has its key. */
+static void add_apart(const ax_grid *grid, const uint64_t *key, int rank, int *of, int *n)
+{
+    const uint64_t its = key[ax_comm_world_rank(grid->world, rank)];
+    bool known = its == key[ax_comm_world_rank(grid->world, ax_grid_rank(grid))];
+    for (int i = 0; i < *n && !known; i++)
+        known = its == key[ax_comm_world_rank(grid->world, of[i])];
+    if (!known)
+        of[(*n)++] = rank;
+}
+
+ax_status ax_grid_apart(const ax_grid *grid, int **out, int *n)
+{
+    uint64_t *key;
+    *n = 0;
+    AX_TRY(ax_calloc((size_t)grid->ranks, sizeof **out, out));
+    AX_TRY(ax_calloc((size_t)grid->ranks, sizeof *key, &key));
+    for (int i = 0; i < grid->comms; i++)
+        if (grid->along[i].atoms)
+            ax_comm_dry_mark(grid->along[i].comm, key);
+    const int stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
+    for (int r = 0; r < grid->ranks; r++)
+        if (ax_grid_coord(grid, r, AX_PIPE) == stage)
+            add_apart(grid, key, r, *out, n);
+    free(key);
+    return AX_OK;
+}
+
 /* ---- grids --------------------------------------------------------------------------------------- */
 
 static ax_axis add_axis(ax_grid *grid, ax_axis of, const char *name, int size, int stride)

@@ -99,18 +99,23 @@ static ax_status number_nodes(const ax_train_plan *plan, ax_comm *world)
                : AX_OK;
 }
 
-/* Creates the world of a dry run as the rank of a stage whose coordinates along all other axes are 0. Its
- * ranks lie on the machine as grid.order says. */
-static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_comm **out)
+/* Sets *rank to the rank of a stage whose coordinates along all other axes are 0. */
+static ax_status find_first(const ax_train_plan *plan, int stage, int *rank)
 {
     const int pipe = plan->grid.of[AX_PIPE];
-    int *numbers;
-    *out = NULL;
-    int rank = stage; /* axes before pipe in the default order are the inner ones */
     AX_CHECK(stage >= 0 && stage < pipe, AX_ERR_USAGE,
              "the grid has %d pipeline stages, so there is no stage %d", pipe, stage);
+    *rank = stage; /* axes before pipe in the default order are the inner ones */
     for (int a = 0; a < AX_PIPE; a++)
-        rank *= ax_grid_size_along(plan->grid, (ax_axis)a);
+        *rank *= ax_grid_size_along(plan->grid, (ax_axis)a);
+    return AX_OK;
+}
+
+/* Creates the world of a dry run as this rank sees it. Its ranks lie on the machine as grid.order says. */
+static ax_status create_world(const ax_train_plan *plan, int rank, ax_comm **out)
+{
+    int *numbers;
+    *out = NULL;
     AX_TRY(ax_grid_numbers(plan->grid, &plan->order, &numbers));
     ax_status status = ax_comm_dry_create(rank, ax_comm_size(plan->ranks), out);
     if (status == AX_OK)
@@ -123,16 +128,38 @@ static ax_status create_stage_world(const ax_train_plan *plan, int stage, ax_com
     return status;
 }
 
-ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
-                              ax_engine_plan *out)
+static ax_status plan_rank(const ax_train_plan *plan, const ax_engine_options *options, int rank,
+                           ax_engine_plan *out)
 {
     ax_comm *world;
     *out = (ax_engine_plan){0};
-    AX_TRY(create_stage_world(plan, stage, &world));
+    AX_TRY(create_world(plan, rank, &world));
     ax_status status = ax_engine_plan_make(options, world, plan->grid, &plan->parallel, plan->config->device,
                                            plan->threads.count, plan->compute, out);
     ax_comm_destroy(&world);
     return status;
+}
+
+ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
+                              ax_engine_plan *out)
+{
+    int rank;
+    *out = (ax_engine_plan){0};
+    AX_TRY(find_first(plan, stage, &rank));
+    return plan_rank(plan, options, rank, out);
+}
+
+ax_status ax_train_plan_apart(const ax_train_plan *plan, ax_engine_plan *of)
+{
+    size_t *bytes = &of->memory.bytes[AX_MEMORY_COLLECTIVES];
+    for (int i = 0; i < of->n_apart; i++) {
+        ax_engine_plan other;
+        AX_TRY(plan_rank(plan, &plan->options, of->apart[i], &other));
+        of->wire = ax_max(of->wire, other.wire);
+        *bytes = ax_max(*bytes, other.memory.bytes[AX_MEMORY_COLLECTIVES]);
+        ax_engine_plan_fini(&other);
+    }
+    return AX_OK;
 }
 
 ax_status ax_train_check_priced(const ax_train_plan *p)
@@ -154,8 +181,10 @@ ax_status ax_train_replay_stage(const ax_train_plan *p, const ax_engine_plan *en
                                 const ax_prices *prices, ax_event_ring *ring, ax_stage_times *out)
 {
     ax_comm *world;
+    int rank;
     *out = (ax_stage_times){0};
-    AX_TRY(create_stage_world(p, stage, &world));
+    AX_TRY(find_first(p, stage, &rank));
+    AX_TRY(create_world(p, rank, &world));
     ax_status status =
         ax_stage_times_make(&p->options, engine, world, p->grid, &p->parallel, p->compute, prices, ring, out);
     ax_comm_destroy(&world);

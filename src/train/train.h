@@ -229,6 +229,9 @@ ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan);
  * other options. */
 ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,
                               ax_engine_plan *out);
+/* Raises what the plan of that rank sends to other nodes, and the buffers for it, to the most that a rank of
+ * its stage needs. */
+ax_status ax_train_plan_apart(const ax_train_plan *plan, ax_engine_plan *of);
 /* Replays a step of that rank, whose engine is planned, on a clock with these prices (ax_stage_times_make).
  */
 ax_status ax_train_replay_stage(const ax_train_plan *plan, const ax_engine_plan *engine, int stage,

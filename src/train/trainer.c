@@ -41,7 +41,8 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer) { return &traine
 ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_plan *out)
 {
     const ax_train_plan *p = &trainer->run.plan;
-    return ax_train_plan_stage(p, &p->options, stage, out);
+    AX_TRY(ax_train_plan_stage(p, &p->options, stage, out));
+    return ax_train_plan_apart(p, out);
 }
 
 ax_status ax_trainer_time_step(const ax_trainer *trainer, const ax_prices *prices,

@@ -255,16 +255,29 @@ static ax_wire_need need_of_pieces(const ax_coll_args *args, int size)
     return need;
 }
 
-/* The exchange among nodes of `n` elements of a part: of this rank's slice of them, or of its blocks. */
+static size_t scratch_of(const ax_wire_need *need)
+{
+    return need->pieces ? (size_t)(need->pieces - 1) * need->bytes + need->last : 0;
+}
+
+/* The exchange among nodes of `n` elements of a part: of this rank's blocks, or of the slice of the rank of
+ * its node that needs the most, so that all ranks have the same buffers. */
 static ax_wire_need need_of_exchange(const ax_wire_place *place, const ax_coll_args *args, int64_t n)
 {
     ax_coll_args exchange = *args;
-    int64_t lo = 0;
-    exchange.count = n;
-    if (args->coll == AX_ALL_REDUCE)
-        ax_wire_slice(args, n, place->map.size, place->at, &lo, &exchange.count);
-    exchange.count -= lo;
-    return exchange.count ? need_of_pieces(&exchange, place->map.nodes) : (ax_wire_need){0};
+    ax_wire_need most = {0};
+    const int size = place->map.size, slices = args->coll == AX_ALL_REDUCE ? size : 1;
+    for (int at = 0; at < slices; at++) {
+        int64_t lo = 0, hi = n;
+        if (slices > 1)
+            ax_wire_slice(args, n, size, at, &lo, &hi);
+        exchange.count = hi - lo;
+        const ax_wire_need need =
+            exchange.count ? need_of_pieces(&exchange, place->map.nodes) : (ax_wire_need){0};
+        if (scratch_of(&need) > scratch_of(&most))
+            most = need;
+    }
+    return most;
 }
 
 /* Of the parts of an operation all but the last are alike. The last of a gather may be small, and then needs

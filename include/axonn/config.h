@@ -61,6 +61,7 @@ typedef struct ax_config {
                                   (ax_option_place) */
     ax_offload_memory memory;  /* of the devices: AX_OFFLOAD_BY_DEVICE, unless the run is planned for those of
                                   a described machine (axonn plan --machine) */
+    int64_t scratch; /* then also bytes of scratch memory of its kernels; 0: those of this machine's */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */

@@ -77,15 +77,6 @@ static void add_sent(forecast *f, const ax_engine_plan *stage)
     f->wire = ax_max(f->wire, stage->wire);
 }
 
-/* Plans one stage, with the scratch memory of the machine's kernels if it is described. */
-static ax_status plan_stage(const ax_trainer *trainer, const ax_machine *machine, int s, ax_engine_plan *out)
-{
-    AX_TRY(ax_trainer_plan_stage(trainer, s, out));
-    if (machine && machine->device.scratch)
-        out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)machine->device.scratch;
-    return AX_OK;
-}
-
 static ax_status make(const ax_trainer *trainer, forecast *f)
 {
     const ax_train_plan *p = f->run = ax_trainer_plan(trainer);
@@ -95,7 +86,7 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
     AX_TRY(ax_calloc((size_t)p->grid.of[AX_PIPE], sizeof *f->stage, &f->stage));
     for (; f->stages < p->grid.of[AX_PIPE]; f->stages++) {
         ax_engine_plan *stage = &f->stage[f->stages];
-        AX_TRY(plan_stage(trainer, f->machine, f->stages, stage));
+        AX_TRY(ax_trainer_plan_stage(trainer, f->stages, stage));
         sets += stage->n_sent;
         if (ax_memory_total(&stage->memory) > ax_memory_total(&f->stage[f->largest].memory))
             f->largest = f->stages;
@@ -111,12 +102,12 @@ static ax_status make(const ax_trainer *trainer, forecast *f)
 }
 
 /* Sets *need to the bytes of device memory of the rank that needs the most. */
-static ax_status find_need(const ax_trainer *trainer, const ax_machine *machine, size_t *need)
+static ax_status find_need(const ax_trainer *trainer, size_t *need)
 {
     *need = 0;
     for (int s = 0; s < ax_trainer_plan(trainer)->grid.of[AX_PIPE]; s++) {
         ax_engine_plan stage;
-        AX_TRY(plan_stage(trainer, machine, s, &stage));
+        AX_TRY(ax_trainer_plan_stage(trainer, s, &stage));
         *need = ax_max(*need, ax_memory_total(&stage.memory));
         ax_engine_plan_fini(&stage);
     }
@@ -133,7 +124,7 @@ static ax_status try_micro_batch(ax_comm *world, ax_config *config, int64_t micr
     config->train.micro_batch = micro_batch;
     ax_status status = ax_trainer_create(world, config, &trainer);
     if (status == AX_OK)
-        status = find_need(trainer, f->machine, &need);
+        status = find_need(trainer, &need);
     ax_trainer_destroy(&trainer);
     *too_large = status == AX_ERR_MEMORY || need > limit;
     if (status == AX_OK && !*too_large)
@@ -516,8 +507,10 @@ static ax_status run(const void *raw)
         ranks = ax_grid_size_ranks(ax_config_grid(&config));
     if (status == AX_OK)
         status = open_machine(a, &machine);
-    if (machine)
+    if (machine) {
         config.memory = machine->device.host_access ? AX_OFFLOAD_SHARED : AX_OFFLOAD_DISCRETE;
+        config.scratch = machine->device.scratch;
+    }
     if (status == AX_OK && a->tokens && !machine)
         status = ax_fail(AX_ERR_USAGE, "--tokens: times need a description of a machine: give --machine");
     if (status == AX_OK && a->explain && !searches)

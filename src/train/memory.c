@@ -16,9 +16,7 @@ static ax_status plan_with(const ax_train_run *run, const ax_parallel *parallel,
     ax_engine_options options = p->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    ax_status status = ax_engine_plan_make(&options, p->ranks, p->grid, parallel, run->config->device,
-                                           p->threads.count, p->compute, out);
-    return ax_comm_agree(run->world, status);
+    return ax_comm_agree(run->world, ax_train_plan_rank(p, &options, parallel, p->ranks, out));
 }
 
 /* Logs the memory plan: the bytes of each class, such as weights and activations, and the limit. */
@@ -141,8 +139,10 @@ static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memor
     char text[32];
     rest.bytes[AX_MEMORY_WORKSPACE] = 0;
     AX_TRY(fits_all(run, &rest, &m, &fits));
-    /* A GPU's scratch memory does not depend on threads. Stages may differ in the other memory. */
-    int64_t little = threads == 1 || run->plan.parallel.offload.memory == AX_OFFLOAD_DISCRETE ||
+    /* The scratch memory of a GPU or of a described machine does not depend on threads. Stages may differ in
+     * the other memory. */
+    int64_t little = threads == 1 || run->config->scratch ||
+                     run->plan.parallel.offload.memory == AX_OFFLOAD_DISCRETE ||
                      scratch <= ax_memory_total(&rest) / 2;
     AX_TRY(ax_train_max(run, &little, 1));
     if (fits && !little)

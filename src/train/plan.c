@@ -128,14 +128,23 @@ static ax_status create_world(const ax_train_plan *plan, int rank, ax_comm **out
     return status;
 }
 
+ax_status ax_train_plan_rank(const ax_train_plan *plan, const ax_engine_options *options,
+                             const ax_parallel *parallel, ax_comm *world, ax_engine_plan *out)
+{
+    AX_TRY(ax_engine_plan_make(options, world, plan->grid, parallel, plan->config->device,
+                               plan->threads.count, plan->compute, out));
+    if (plan->config->scratch)
+        out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)plan->config->scratch;
+    return AX_OK;
+}
+
 static ax_status plan_rank(const ax_train_plan *plan, const ax_engine_options *options, int rank,
                            ax_engine_plan *out)
 {
     ax_comm *world;
     *out = (ax_engine_plan){0};
     AX_TRY(create_world(plan, rank, &world));
-    ax_status status = ax_engine_plan_make(options, world, plan->grid, &plan->parallel, plan->config->device,
-                                           plan->threads.count, plan->compute, out);
+    ax_status status = ax_train_plan_rank(plan, options, &plan->parallel, world, out);
     ax_comm_destroy(&world);
     return status;
 }

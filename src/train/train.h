@@ -225,6 +225,10 @@ ax_status ax_train_plan_schedule(const ax_train_run *run, ax_train_plan *plan); 
 /* Plans, logs and checks the memory that a step needs, before it is allocated (memory.c). If the length
  * of rows is not known yet, only checks that the weights fit. */
 ax_status ax_train_plan_engine(const ax_train_run *run, ax_train_plan *plan);
+/* Plans the engine of a rank of `world`, which may be dry, with other options and settings than the plan's.
+ */
+ax_status ax_train_plan_rank(const ax_train_plan *plan, const ax_engine_options *options,
+                             const ax_parallel *parallel, ax_comm *world, ax_engine_plan *out);
 /* Plans the engine of the rank of a pipeline stage that needs the most memory: ax_trainer_plan_stage, with
  * other options. */
 ax_status ax_train_plan_stage(const ax_train_plan *plan, const ax_engine_options *options, int stage,

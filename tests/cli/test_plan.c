@@ -164,7 +164,14 @@ static void machine_is_the_limit(void **state)
     assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml grid.data=4 2>&1", &out), 2);
     assert_contains(out.data,
                     "machine small has 2 ranks (nodes: 1, ranks of a node: 2), fewer than the 4 of the grid");
-    /* The scratch memory is that of the machine's kernels, and its ranks share the host memory of a node. */
+    /* The scratch memory is that of the machine's kernels. */
+    snprintf(command, sizeof command,
+             "printf 'name: small\\nranks_per_node: 2\\ndevice: {memory: %lld, scratch: 12345}\\n' >m.yaml",
+             (long long)(need - own_scratch + 12345));
+    assert_int_equal(shell(command, &out), 0);
+    assert_int_equal(shell(AXONN " plan a.yaml --machine m.yaml 2>&1", &out), 0);
+    assert_contains(out.data, "within the machine's device memory: 1\n");
+    /* Its ranks share the host memory of a node. */
     for (int less = 0; less < 2; less++) {
         const json_int_t all = need - own_scratch + 12345;
         snprintf(command, sizeof command,

@@ -62,6 +62,24 @@ static double number(json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
+/* Returns the memory of a node of `ranks` ranks whose devices use it, for ranks of the stage that needs the
+ * most.
+ */
+static double node_memory(json_t *plan, int ranks)
+{
+    size_t k;
+    json_t *stage, *bytes;
+    const char *name;
+    double most = 0;
+    json_array_foreach(json_object_get(plan, "stages"), k, stage)
+    {
+        double all = number(stage, "memory");
+        json_object_foreach(json_object_get(stage, "host"), name, bytes) { all += json_number_value(bytes); }
+        most = fmax(most, all);
+    }
+    return most * ranks;
+}
+
 /* The plan of the keys that the search prints has the time and the memory that it says. */
 static void the_plan_of_each_is_the_same(void **state)
 {
@@ -89,6 +107,7 @@ static void the_plan_of_each_is_the_same(void **state)
                      given[i].others, keys);
             json_t *plan = json_of(command);
             assert_true(number(plan, "mem_planned") == number(one, "mem_planned"));
+            assert_true(node_memory(plan, 2) == number(one, "host_memory"));
             assert_true(fabs(number(plan, "step_ms") - number(one, "step_ms")) <
                         1e-9 * number(plan, "step_ms"));
             assert_true(number(one, "step_ms") >= before * (1 - 1e-9));

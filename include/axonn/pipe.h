@@ -112,6 +112,27 @@ ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now)
 /* Returns true if the order of the stage's tasks does not depend on when messages arrive. */
 bool ax_pipe_is_fixed(const ax_pipe_stage *stage);
 
+/* The slots of a stage in a step. A piece takes the first free slot after the slot that was taken last. So
+ * with one chunk, micro-batch i is always in slot i mod slots, whatever the order of tasks. */
+typedef struct ax_pipe_slots {
+    int64_t n, last;     /* `last`: the slot that was taken last */
+    ax_pipe_piece *held; /* [n]: the piece in each slot; micro_batch -1: the slot is free. Owned */
+} ax_pipe_slots;
+
+/* Makes the slots of a stage, all free; ax_pipe_slots_fini frees them. */
+AX_MUST_CHECK ax_status ax_pipe_slots_init(const ax_pipe_stage *stage, ax_pipe_slots *out);
+void ax_pipe_slots_fini(ax_pipe_slots *slots);
+/* Makes all slots free, as at the beginning of a step. */
+void ax_pipe_slots_empty(ax_pipe_slots *slots);
+/* Puts a piece into a free slot, of which there must be one, and returns its index. */
+int ax_pipe_slots_take(ax_pipe_slots *slots, ax_pipe_piece piece);
+/* Returns the slot of a piece that is in one. */
+int ax_pipe_slots_find(const ax_pipe_slots *slots, ax_pipe_piece piece);
+void ax_pipe_slots_release(ax_pipe_slots *slots, int slot);
+/* Sets holds[slot · chunks + chunk] to whether a step puts a piece of the chunk into the slot. If arrival
+ * decides the order of tasks, any slot may get a piece of any chunk, and all are true. */
+AX_MUST_CHECK ax_status ax_pipe_slot_chunks(const ax_pipe_stage *stage, bool *holds);
+
 /* How long things take in a simulated step, in any unit. */
 typedef struct ax_pipe_times {
     /* Returns how long a task takes. `done` is what the stage has begun, this task included; if nothing is

@@ -182,19 +182,24 @@ typedef struct ax_frame_plan ax_frame_plan;
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
 /* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
-/* Creates a slot, that is, another frame like `first` for another micro-batch; `first` is in planned or bump
- * mode. A task may begin in one slot while the task of another slot is between two of its parts
- * (ax_frame_next_part). In planned mode the slots share all memory, except allocations that a task uses in
- * several of its parts. `first` must outlive the slot. */
-AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
+/* Creates slot number `slot` (from 1), that is, another frame like `first`, slot 0, for another micro-batch;
+ * `first` is in planned or bump mode. A task may begin in one slot while the task of another slot is between
+ * two of its parts (ax_frame_next_part). In planned mode the slots share all memory, except allocations that
+ * a task uses in several of its parts. `first` must outlive the slot. */
+AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, int slot, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
 /* Deletes the recorded allocations of all tasks of a frame in record mode. The next run of each task records
  * its allocations again. */
 void ax_frame_forget(ax_frame *frame);
+/* Returns true if slot number `slot` may run the task. */
+typedef bool ax_frame_runs_fn(const void *user, int slot, const char *task);
 /* Makes the memory plan of the tasks that a frame recorded on the dry device (record mode). The plan is for
- * `slots` frames, one for each micro-batch in flight (ax_frame_create_slot). The caller owns *out. */
-AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out);
+ * `slots` frames, one for each micro-batch in flight (ax_frame_create_slot). `runs` says which slots may run
+ * a task of several parts, so that the others need no memory of their own for it; NULL: all may. The caller
+ * owns *out. */
+AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_runs_fn *runs,
+                                             const void *user, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
 /* Returns the bytes of device memory of all frames of the plan together. */
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan);

@@ -77,13 +77,13 @@ static void destroy_tasks(int n, ax_replay **task)
 static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes, engine_slot *s)
 {
     if (s != e->slot)
-        return ax_frame_create_slot(e->slot[0].frame, &s->frame);
+        return ax_frame_create_slot(e->slot[0].frame, (int)(s - e->slot), &s->frame);
     return plan ? ax_frame_create_planned(e->ctx, plan->frame, &s->frame)
                 : ax_frame_create(e->ctx, frame_bytes, &s->frame);
 }
 
 /* Creates the slots (memory of one micro-batch in one chunk). An engine that records a plan has only one
- * slot: all slots need the same amount of memory. */
+ * slot, in which it runs each chunk's tasks. */
 static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);

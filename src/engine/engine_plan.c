@@ -4,6 +4,7 @@
 #include "engine/fit.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
@@ -120,6 +121,34 @@ static ax_status dry_run_tasks(ax_engine *e, sums *sent)
     return dry_run_evaluations(e);
 }
 
+/* holds[slot · chunks + chunk]: whether a step puts a piece of the chunk into the slot. */
+typedef struct slot_chunks {
+    int chunks;
+    bool *holds;
+} slot_chunks;
+
+/* Returns whether a slot runs a task: only the training of a chunk keeps memory in a slot. */
+static bool slot_runs(const void *user, int slot, const char *task)
+{
+    const slot_chunks *of = user;
+    char name[24];
+    for (int chunk = 0; chunk < of->chunks; chunk++)
+        if (of->holds[slot * of->chunks + chunk] && !strcmp(task, engine_task_name("train", chunk, name)))
+            return true;
+    return false;
+}
+
+static ax_status plan_frames(const ax_engine *e, int slots, ax_frame_plan **out)
+{
+    slot_chunks of = {.chunks = engine_chunks(e)};
+    AX_TRY(ax_calloc((size_t)(slots * of.chunks), sizeof *of.holds, &of.holds));
+    ax_status status = ax_pipe_slot_chunks(ax_pipeline_stage(e->pipeline), of.holds);
+    if (status == AX_OK)
+        status = ax_frame_plan_create(e->slot[0].frame, slots, slot_runs, &of, out);
+    free(of.holds);
+    return status;
+}
+
 static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
     sums sent = {0};
@@ -135,7 +164,7 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     out->costs = e->costs;
     e->costs = NULL;
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
-    AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
+    AX_TRY(plan_frames(e, slots, &out->frame));
     out->slots = ax_offload_slots(e->set, &out->bucket);
     out->offloaded = ax_offload_bytes(e->set);
     out->memory = e->set->memory;

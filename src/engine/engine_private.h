@@ -133,6 +133,10 @@ typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece pie
 ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work, engine_slot *s,
                           ax_pipe_piece piece);
 
+/* Writes to `out`, and returns, the name under which the frame (activation memory) plans the task `name` of a
+ * chunk. Chunks have different layers, so each chunk has tasks of its own. */
+const char *engine_task_name(const char *name, int chunk, char out[24]);
+
 /* The functions that ax_pipeline_tasks points to. In training, engine_start_piece loads the rows of a
  * micro-batch, and runs its forward pass unless forward and backward are one task (ax_pipeline_is_joint).
  * engine_end_piece runs its backward pass (and before it the forward pass, if the two are one task),

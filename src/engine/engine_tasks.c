@@ -37,9 +37,7 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
 
 /* ---- forward and backward ------------------------------------------------------------------------ */
 
-/* Writes to `out`, and returns, the name under which the frame (activation memory) plans the task `name` of a
- * chunk. Chunks have different layers, so each chunk has tasks of its own. */
-static const char *task_of(const char *name, int chunk, char out[24])
+const char *engine_task_name(const char *name, int chunk, char out[24])
 {
     if (chunk)
         snprintf(out, 24, "%s.%d", name, chunk);
@@ -61,14 +59,14 @@ static ax_status evaluate(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
     const char *task = e->reading.scoring ? "score" : "eval";
-    AX_TRY(ax_frame_begin(s->frame, task_of(task, piece.chunk, name), AX_MODE_EVAL, &s->batch));
+    AX_TRY(ax_frame_begin(s->frame, engine_task_name(task, piece.chunk, name), AX_MODE_EVAL, &s->batch));
     return run_forward(e, s, piece);
 }
 
 static ax_status train_forward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
-    AX_TRY(ax_frame_begin(s->frame, task_of("train", piece.chunk, name), AX_MODE_TRAIN, &s->batch));
+    AX_TRY(ax_frame_begin(s->frame, engine_task_name("train", piece.chunk, name), AX_MODE_TRAIN, &s->batch));
     return run_forward(e, s, piece);
 }
 
@@ -78,7 +76,7 @@ static ax_status forward_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
     AX_TRY(train_forward(e, s, piece));
-    return ax_frame_next_part(s->frame, task_of("backward", piece.chunk, name));
+    return ax_frame_next_part(s->frame, engine_task_name("backward", piece.chunk, name));
 }
 
 static ax_status run_backward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
@@ -101,7 +99,7 @@ static ax_status backward_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece
 {
     char name[24];
     AX_TRY(run_backward(e, s, piece));
-    return engine_postpones(e) ? ax_frame_next_part(s->frame, task_of("weights", piece.chunk, name))
+    return engine_postpones(e) ? ax_frame_next_part(s->frame, engine_task_name("weights", piece.chunk, name))
                                : ax_frame_at_end(s->frame, NULL, NULL);
 }
 

@@ -242,9 +242,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     AX_TRY(ax_pipeline_connect(p));
     for (int w = 0; w < DIRECTIONS; w++)
         p->direction[w].next = p->direction[w].sent = 0;
-    for (int64_t i = 0; i < p->stage.slots; i++)
-        p->held[i] = -1;
-    p->last = p->stage.slots - 1;
+    ax_pipe_slots_empty(&p->slots);
     AX_TRY(note_task(p)); /* counts what was enqueued before, the update of the previous step, as a task */
     AX_TRY(post(p, ACTIVATION));
     return post(p, GRADIENT);
@@ -341,36 +339,6 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
     return AX_OK;
 }
 
-/* ---- slots --------------------------------------------------------------------------------------- */
-
-/* Returns the number that stands for a piece in p->held. */
-static int64_t number_of(const ax_pipeline *p, ax_pipe_piece piece)
-{
-    return piece.chunk * p->n + piece.micro_batch;
-}
-
-/* Takes and returns the first free slot after the slot that was taken last. So with one chunk, micro-batch i
- * is always in slot i mod slots, whatever the order of tasks. An evaluation keeps no activations, and uses
- * only slot 0. */
-static int take_slot(ax_pipeline *p, ax_pipe_piece piece)
-{
-    if (!p->backward)
-        return 0;
-    do
-        p->last = (p->last + 1) % p->stage.slots;
-    while (p->held[p->last] >= 0);
-    p->held[p->last] = number_of(p, piece);
-    return (int)p->last;
-}
-
-static int slot_of(const ax_pipeline *p, ax_pipe_piece piece)
-{
-    int slot = 0;
-    while (p->held[slot] != number_of(p, piece))
-        slot++;
-    return slot;
-}
-
 /* ---- running ------------------------------------------------------------------------------------- */
 
 static const char *const task_names[] = {
@@ -411,6 +379,15 @@ static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_p
     return moves ? pass_on(p, w, piece) : AX_OK;
 }
 
+/* Returns the slot of a piece, which a forward takes. An evaluation keeps no activations, and uses only slot
+ * 0. */
+static int slot_of(ax_pipeline *p, ax_pipe_piece piece, bool forward)
+{
+    if (!p->backward)
+        return 0;
+    return forward ? ax_pipe_slots_take(&p->slots, piece) : ax_pipe_slots_find(&p->slots, piece);
+}
+
 /* Runs a forward, a backward, or the postponed weight gradients of a piece. A piece's slot is free after its
  * last task. */
 static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task, ax_pipe_counts *now)
@@ -419,14 +396,14 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
          ends = task == AX_PIPE_WEIGHTS || (!forward && !p->stage.postpone);
     int64_t number = forward ? now->forwards++ : task == AX_PIPE_BACKWARD ? now->backwards++ : now->weights;
     ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
-    int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
+    int slot = slot_of(p, piece, forward);
     double begin = ax_activity_begin(p->ctx->dev);
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
     if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted after its backward */
         AX_TRY(note_task(p));
     now->weights += ends;
     if (ends)
-        p->held[slot] = -1;
+        ax_pipe_slots_release(&p->slots, slot);
     if (p->comm)
         ax_activity_end(p->ctx->dev, "task", task_names[task], begin, piece.micro_batch);
     return AX_OK;

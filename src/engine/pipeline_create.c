@@ -134,7 +134,7 @@ ax_status ax_pipeline_create(ax_model *model, int64_t rows, int64_t seq_len, int
         ax_tensor_make(ctx->compute, 3, (int64_t[]){rows, seq_len, model->config.hidden}, NULL, &layout);
     p->model = model;
     p->stage = ax_model_stage(model, model->stage, trains ? micro_batches : 1);
-    ax_status status = ax_calloc((size_t)p->stage.slots, sizeof *p->held, &p->held);
+    ax_status status = ax_pipe_slots_init(&p->stage, &p->slots);
     if (status == AX_OK && model->stages > 1)
         status = build(p, trains);
     if (status != AX_OK)
@@ -179,7 +179,7 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
         free(p->direction[w].sends);
     for (int i = 0; i < ENQUEUED; i++)
         ax_stream_event_destroy(&p->ended[i]);
-    free(p->held);
+    ax_pipe_slots_fini(&p->slots);
     free(p->task);
     free(p->decision_sends);
     free(p);

@@ -30,9 +30,7 @@ struct ax_pipeline {
     ax_ctx *ctx;
     ax_pipe_stage stage;
     ax_model *model;
-    int64_t *held;   /* held[slot]: number (number_of, pipeline.c) of the piece whose activations are in the
-                        slot, or -1 */
-    int64_t last;    /* the slot that was taken last */
+    ax_pipe_slots slots;
     ax_comm *comm;   /* communicator along the grid axis pipe; NULL if there is one stage */
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
     ax_comm *copies; /* communicator of the ranks of this stage that have the same box of an activation; NULL:

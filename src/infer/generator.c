@@ -294,7 +294,7 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
     if (status == AX_OK)
         status = g.cache ? run_passes(&g) : all_logits(&g, NULL, NULL, NULL);
     if (status == AX_OK)
-        status = ax_frame_plan_create(g.frame, 1, &out->plan);
+        status = ax_frame_plan_create(g.frame, 1, NULL, NULL, &out->plan);
     size_t *bytes = out->memory.bytes;
     if (status == AX_OK) {
         out->memory = g.set->memory;

@@ -87,24 +87,24 @@ ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out)
     return frame_new(ctx, bytes, NULL, out);
 }
 
-static ax_status allocate_slot(ax_frame *frame)
+static ax_status allocate_slot(ax_frame *frame, int slot)
 {
-    return frame->planned && frame->planned->slot_bytes
-               ? ax_ctx_alloc(frame->ctx, AX_MEMORY_ACTIVATIONS, frame->planned->slot_bytes,
-                              (void **)&frame->slot)
+    frame->slot_bytes = frame->planned->slot_bytes[slot];
+    return frame->slot_bytes
+               ? ax_ctx_alloc(frame->ctx, AX_MEMORY_ACTIVATIONS, frame->slot_bytes, (void **)&frame->slot)
                : AX_OK;
 }
 
 ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out)
 {
     AX_TRY(frame_new(ctx, plan->bytes, plan, out));
-    ax_status status = allocate_slot(*out);
+    ax_status status = allocate_slot(*out, 0);
     if (status != AX_OK)
         ax_frame_destroy(out);
     return status;
 }
 
-ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out)
+ax_status ax_frame_create_slot(ax_frame *first, int slot, ax_frame **out)
 {
     if (!first->planned)
         return frame_new(first->ctx, first->recording ? 0 : first->bytes, NULL, out);
@@ -115,7 +115,7 @@ ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out)
     frame->block = first->block;
     frame->borrowed = true;
     frame->bytes = first->bytes;
-    ax_status status = allocate_slot(frame);
+    ax_status status = allocate_slot(frame, slot);
     if (status != AX_OK)
         ax_frame_destroy(&frame);
     *out = frame;
@@ -140,7 +140,7 @@ void ax_frame_destroy(ax_frame **frame)
     if (!f->borrowed)
         ax_ctx_free(f->ctx, AX_MEMORY_ACTIVATIONS, f->block, f->bytes);
     if (f->slot)
-        ax_ctx_free(f->ctx, AX_MEMORY_ACTIVATIONS, f->slot, f->planned->slot_bytes);
+        ax_ctx_free(f->ctx, AX_MEMORY_ACTIVATIONS, f->slot, f->slot_bytes);
     ax_frame_forget(f);
     for (int i = 0; i < f->host_blocks; i++)
         free(f->host[i]);
@@ -275,6 +275,10 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
         frame->task = find_task(frame->planned->task, frame->planned->tasks, task);
         AX_CHECK(frame->task, AX_ERR_INTERNAL,
                  "the frame's plan has no task \"%s\": run the task in the dry run too", task);
+        AX_CHECK(frame->task->kept_bytes <= frame->slot_bytes, AX_ERR_INTERNAL,
+                 "task \"%s\" keeps %zu bytes in its slot, which has %zu: by its plan the slot does not run "
+                 "this task",
+                 task, frame->task->kept_bytes, frame->slot_bytes);
     }
     return AX_OK;
 }

@@ -35,7 +35,8 @@ typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
-    int ends; /* number of entries of `end`: the number of parts of the task - 1 */
+    size_t kept_bytes; /* in a plan: size of the block for the allocations that are `kept` */
+    int ends;          /* number of entries of `end`: the number of parts of the task - 1 */
     struct {
         int allocs;    /* number of allocations up to the end of the part */
         int64_t clock; /* number of operations up to the end of the part */
@@ -43,9 +44,9 @@ typedef struct ax_frame_task {
 } ax_frame_task;
 
 struct ax_frame_plan {
-    size_t bytes;      /* size of the block of memory that all slots (frames of the plan) share */
-    size_t slot_bytes; /* size of each slot's own block */
+    size_t bytes; /* size of the block of memory that all slots (frames of the plan) share */
     int slots;
+    size_t *slot_bytes; /* [slots]: size of each slot's own block: the most that a task of the slot keeps */
     int tasks;
     ax_frame_task *task;
 };
@@ -56,6 +57,7 @@ struct ax_frame {
     bool borrowed; /* another frame allocated `block` and frees it */
     char *slot; /* this frame's own block, for allocations that no other frame may overwrite (`kept`); NULL:
                    there are none, or there is no plan */
+    size_t slot_bytes; /* size of `slot` */
     size_t bytes, top, high_water;
     bool recording, training;
     ax_frame_run run;

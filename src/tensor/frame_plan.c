@@ -190,12 +190,22 @@ static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
     AX_TRY(ax_calloc(2 * (size_t)task->n, sizeof *order, &order));
     ax_status status = pack(task, false, &plan->bytes, order, order + task->n);
     if (status == AX_OK)
-        status = pack(task, true, &plan->slot_bytes, order, order + task->n);
+        status = pack(task, true, &task->kept_bytes, order, order + task->n);
     free(order);
     return status;
 }
 
-ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out)
+/* Makes each slot's own block as large as the tasks need that the slot may run. */
+static void size_slots(ax_frame_plan *plan, ax_frame_runs_fn *runs, const void *user)
+{
+    for (int slot = 0; slot < plan->slots; slot++)
+        for (const ax_frame_task *task = plan->task; task < plan->task + plan->tasks; task++)
+            if (task->kept_bytes > plan->slot_bytes[slot] && (!runs || runs(user, slot, task->name)))
+                plan->slot_bytes[slot] = task->kept_bytes;
+}
+
+ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_runs_fn *runs, const void *user,
+                               ax_frame_plan **out)
 {
     AX_CHECK(frame->recording, AX_ERR_INTERNAL,
              "ax_frame_plan_create: the frame has no record: create it on the dry device, without a plan");
@@ -203,12 +213,15 @@ ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan *
     AX_TRY(ax_calloc(1, sizeof *plan, &plan));
     plan->slots = slots;
     ax_status status = ax_calloc((size_t)frame->tasks, sizeof *plan->task, &plan->task);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)slots, sizeof *plan->slot_bytes, &plan->slot_bytes);
     for (int i = 0; status == AX_OK && i < frame->tasks; i++)
         status = plan_task(&frame->recorded[i], plan);
     if (status != AX_OK) {
         ax_frame_plan_destroy(&plan);
         return status;
     }
+    size_slots(plan, runs, user);
     *out = plan;
     return AX_OK;
 }
@@ -220,11 +233,15 @@ void ax_frame_plan_destroy(ax_frame_plan **plan)
     for (int i = 0; i < (*plan)->tasks; i++)
         free((*plan)->task[i].alloc);
     free((*plan)->task);
+    free((*plan)->slot_bytes);
     free(*plan);
     *plan = NULL;
 }
 
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan)
 {
-    return plan->bytes + (size_t)plan->slots * plan->slot_bytes;
+    size_t bytes = plan->bytes;
+    for (int i = 0; i < plan->slots; i++)
+        bytes += plan->slot_bytes[i];
+    return bytes;
 }

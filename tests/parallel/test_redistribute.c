@@ -514,7 +514,7 @@ static ax_status plan_of_meanwhile(ax_comm *world, ax_grid_size grid, ax_frame_p
     if (status == AX_OK)
         status = meanwhile(frame, &sent, &other, &received);
     if (status == AX_OK)
-        status = ax_frame_plan_create(frame, 1, plan);
+        status = ax_frame_plan_create(frame, 1, NULL, NULL, plan);
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&dry);
     return status;

@@ -186,6 +186,38 @@ static void fixed_schedules_have_their_order(void **state)
     assert_string_equal(o.order[1], "FFFBFBFBFBFBFBBB");
 }
 
+/* Compares the chunks of each slot with a text, such as "01 0": slot 0 holds both, slot 1 the first. */
+static void check_slots(const ax_pipe_settings *settings, int stages, int stage, int64_t micro_batches,
+                        const char *expected)
+{
+    ax_pipe_stage s = ax_pipe_stage_of(settings, stages, stage, micro_batches);
+    bool holds[STAGES * CHUNKS];
+    char text[128] = "";
+    assert_int_equal(ax_pipe_slot_chunks(&s, holds), AX_OK);
+    for (int64_t i = 0, at = 0; i < s.slots; i++) {
+        for (int c = 0; c < s.chunks; c++)
+            if (holds[i * s.chunks + c])
+                text[at++] = (char)('0' + c);
+        text[at++] = i + 1 < s.slots ? ' ' : 0;
+    }
+    assert_string_equal(text, expected);
+}
+
+/* By hand, from the orders above: on the first stage micro-batches 0, 1 of chunk 0, then of chunk 1, then 2
+ * of chunk 0 fill the slots; then each forward takes the slot of the backward before it. */
+static void slots_hold_what_the_order_gives_them(void **state)
+{
+    (void)state;
+    ax_pipe_settings two = {.schedule = AX_PIPE_INTERLEAVED, .chunks = 2};
+    check_slots(&two, 2, 0, 4, "01 0 01 1 0");
+    check_slots(&two, 2, 1, 4, "0 01 01");
+    check_slots(&two, 2, 0, 16, "01 01 01 01 01");
+    two.postpone = 1; /* arrival decides when a slot is free */
+    check_slots(&two, 2, 0, 4, "01 01 01 01 01 01");
+    check_slots(&(ax_pipe_settings){.schedule = AX_PIPE_1F1B}, 3, 0, 4, "0 0 0");
+    check_slots(&(ax_pipe_settings){.schedule = AX_PIPE_MESSAGE}, 2, 1, 4, "0");
+}
+
 /* With the message-driven schedule another jitter gives another order: arrival decides. */
 static void arrival_decides(void **state)
 {
@@ -245,6 +277,7 @@ int main(void)
         cmocka_unit_test(chunks_make_bubbles_smaller),           cmocka_unit_test(pieces_are_complete),
         cmocka_unit_test(fixed_schedules_have_their_order),      cmocka_unit_test(arrival_decides),
         cmocka_unit_test(message_driven_is_faster_under_jitter), cmocka_unit_test(postponing_fills_bubbles),
+        cmocka_unit_test(slots_hold_what_the_order_gives_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,7 +160,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
     use(&w, 1000);
     ax_frame_forget(w.frame);
     use(&w, 64);
-    OK(ax_frame_plan_create(w.frame, 1, &plan));
+    OK(ax_frame_plan_create(w.frame, 1, NULL, NULL, &plan));
     assert_int_equal(ax_frame_plan_bytes(plan), 64 * sizeof(float));
     ax_frame_plan_destroy(&plan);
     void *memory;
@@ -173,7 +173,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
 static size_t planned(const world *w)
 {
     ax_frame_plan *plan;
-    OK(ax_frame_plan_create(w->frame, 1, &plan));
+    OK(ax_frame_plan_create(w->frame, 1, NULL, NULL, &plan));
     size_t bytes = ax_frame_plan_bytes(plan);
     ax_frame_plan_destroy(&plan);
     return bytes;
@@ -218,14 +218,14 @@ static void slots_share_what_one_part_uses(void **state)
     ax_frame *first, *second;
     void *at[3], *other[3];
     run_two_parts(dry.frame, dry.ctx->stream, at);
-    OK(ax_frame_plan_create(dry.frame, 1, &one));
-    OK(ax_frame_plan_create(dry.frame, 2, &two));
+    OK(ax_frame_plan_create(dry.frame, 1, NULL, NULL, &one));
+    OK(ax_frame_plan_create(dry.frame, 2, NULL, NULL, &two));
     assert_int_equal(ax_frame_plan_bytes(one), 2 * BYTES);         /* kept, and a or b */
     assert_int_equal(ax_frame_plan_bytes(two), BYTES + 2 * BYTES); /* a or b, and kept twice */
     close_world(&dry);
     world w = open_world("ref");
     OK(ax_frame_create_planned(w.ctx, two, &first));
-    OK(ax_frame_create_slot(first, &second));
+    OK(ax_frame_create_slot(first, 1, &second));
     run_two_parts(first, w.ctx->stream, at);
     run_two_parts(second, w.ctx->stream, other);
     assert_true(at[0] == other[0] && at[1] != other[1] && at[2] == other[2] && at[0] == at[2]);
@@ -233,6 +233,35 @@ static void slots_share_what_one_part_uses(void **state)
     ax_frame_destroy(&first);
     ax_frame_plan_destroy(&one);
     ax_frame_plan_destroy(&two);
+    close_world(&w);
+}
+
+static bool runs_in_first(const void *user, int slot, const char *task)
+{
+    return !slot && !strcmp(task, user);
+}
+
+/* A slot that does not run a task has no memory of its own for what the task keeps, and refuses to run it. */
+static void slots_are_as_large_as_their_tasks(void **state)
+{
+    (void)state;
+    enum { BYTES = N * sizeof(float) };
+    world dry = open_dry_world();
+    ax_frame_plan *plan;
+    ax_frame *first, *second;
+    void *at[3];
+    run_two_parts(dry.frame, dry.ctx->stream, at);
+    OK(ax_frame_plan_create(dry.frame, 2, runs_in_first, "task", &plan));
+    assert_int_equal(ax_frame_plan_bytes(plan), BYTES + BYTES); /* a or b, and kept once */
+    close_world(&dry);
+    world w = open_world("ref");
+    OK(ax_frame_create_planned(w.ctx, plan, &first));
+    OK(ax_frame_create_slot(first, 1, &second));
+    run_two_parts(first, w.ctx->stream, at);
+    assert_int_equal(ax_frame_begin(second, "task", AX_MODE_TRAIN, NULL), AX_ERR_INTERNAL);
+    ax_frame_destroy(&second);
+    ax_frame_destroy(&first);
+    ax_frame_plan_destroy(&plan);
     close_world(&w);
 }
 
@@ -374,7 +403,7 @@ static void deep_networks_are_planned_quickly(void **state)
         ax_frame_plan *plan;
         record_layers(&w, layers[i]);
         clock_t begin = clock();
-        OK(ax_frame_plan_create(w.frame, 1, &plan));
+        OK(ax_frame_plan_create(w.frame, 1, NULL, NULL, &plan));
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         size_t least = most_alive(&plan->task[0]);
         print_message("a plan of %d layers took %.2f s: %.1f %%\n", layers[i], seconds,
@@ -572,6 +601,7 @@ int main(void)
         cmocka_unit_test(the_callback_at_the_end_of_a_task_runs_once),
         cmocka_unit_test(a_forgotten_task_is_recorded_again),
         cmocka_unit_test(slots_share_what_one_part_uses),
+        cmocka_unit_test(slots_are_as_large_as_their_tasks),
         cmocka_unit_test(pointers_in_a_table_count_as_uses),
         cmocka_unit_test(integer_arguments_are_not_addresses),
         cmocka_unit_test(an_operand_uses_every_allocation_that_it_covers),

@@ -7,17 +7,17 @@ import torch.nn.functional as F
 class Block(nn.Module):
     def __init__(self, d, heads):
         super().__init__()
-        self.heads = heads
+        self.head_dim = d // heads
         self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
     def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = (u.view(b, t, self.heads, d // self.heads).transpose(1, 2)
-                   for u in self.qkv(self.ln_1(x)).split(d, dim=2))
+        b, t, _ = x.shape
+        q, k, v = (u.view(b, t, -1, self.head_dim).transpose(1, 2)  # tensor parallelism: heads of this rank
+                   for u in self.qkv(self.ln_1(x)).chunk(3, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
         return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
 
 
@@ -37,8 +37,12 @@ class GPT2(nn.Module):
         x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
+        logits = F.linear(self.before_head(self.ln_f(x)), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+
+    def before_head(self, x):
+        """What torch_parallel.py replaces."""
+        return x
 
 
 def make_llama(a):

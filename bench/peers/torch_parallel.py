@@ -9,7 +9,7 @@ Modes:
   zero1   the same with ZeroRedundancyOptimizer
   fsdp    fully_shard (FSDP2) of each block and of the model
   hsdp    the same on a mesh of two dimensions: weights are split in pairs of ranks, and replicated across pairs
-  tensor  parallelize_module: attention and MLP of each block are split over all ranks
+  tensor  parallelize_module: attention and MLP of each block, and the table of tokens, are split over all ranks
 Processes are those of torchrun or of mpirun (Open MPI), which talk over gloo. All read all rows of a step and take theirs.
 Usage:  torchrun --nproc-per-node 2 bench/peers/torch_parallel.py ddp --like runs/one --model runs/init/ckpt/step-1 --out DIR
         [--steps N] [--precision bf16] [--threads 1]
@@ -55,9 +55,9 @@ import yaml  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate  # noqa: E402
 from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,  # noqa: E402
-                                               parallelize_module)
+                                               loss_parallel, parallelize_module)
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import order  # noqa: E402
@@ -71,27 +71,11 @@ def fail(text):
     sys.exit(f"torch_parallel.py: error: {text}")
 
 
-class SplitBlock(nn.Module):
-    """A block whose q, k and v are apart, so that ranks can split them by heads. Names of layers are those of Block."""
-
-    def __init__(self, block):
-        super().__init__()
-        d = block.out.in_features
-        self.head_dim = d // block.heads
-        self.ln_1, self.ln_2, self.out, self.up, self.down = block.ln_1, block.ln_2, block.out, block.up, block.down
-        self.q, self.k, self.v = (nn.Linear(d, d) for _ in range(3))
-        with torch.no_grad():
-            for i, part in enumerate((self.q, self.k, self.v)):
-                part.weight.copy_(block.qkv.weight[i * d:(i + 1) * d])
-                part.bias.copy_(block.qkv.bias[i * d:(i + 1) * d])
-
-    def forward(self, x):
-        b, t, _ = x.shape
-        y = self.ln_1(x)
-        q, k, v = (part(y).view(b, t, -1, self.head_dim).transpose(1, 2) for part in (self.q, self.k, self.v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
-        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+def split_heads(block):
+    """Sorts the rows of q, k and v, so that equal parts of the product are q, k and v of the heads of one rank."""
+    with torch.no_grad():
+        for p in (block.qkv.weight, block.qkv.bias):
+            p.copy_(p.view(3, WORLD, -1, *p.shape[1:]).transpose(0, 1).reshape(p.shape))
 
 
 def load(model, directory):
@@ -132,13 +116,15 @@ class Samples:
 def parallelize(model, mode):
     """Returns the model in this mode, and on how many ranks the rows of a step are split."""
     if mode in ("ddp", "zero1"):
-        return DistributedDataParallel(model), WORLD
+        return DistributedDataParallel(model, gradient_as_bucket_view=True), WORLD
     if mode == "tensor":
         mesh = init_device_mesh("cpu", (WORLD,))
-        for i in range(len(model.blocks)):
-            model.blocks[i] = SplitBlock(model.blocks[i])
-            parallelize_module(model.blocks[i], mesh, {name: ColwiseParallel() for name in ("q", "k", "v", "up")} |
-                               {name: RowwiseParallel() for name in ("out", "down")})
+        for block in model.blocks:
+            split_heads(block)
+            parallelize_module(block, mesh, {"qkv": ColwiseParallel(), "up": ColwiseParallel(),
+                                             "out": RowwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(model, mesh, {"wte": RowwiseParallel(input_layouts=Replicate())})
+        model.before_head = lambda x: DTensor.from_local(x, mesh, [Replicate()])
         return model, 1
     flat = mode == "fsdp"
     mesh = init_device_mesh("cpu", (WORLD,) if flat else (WORLD // 2, 2),
@@ -172,9 +158,9 @@ def make_optimizer(model, mode, keys):
                "weight_decay": keys["weight_decay"] if matrices else 0.0}
               for part in by_kind(model) for matrices in (True, False)]
     groups = [group for group in groups if group["params"]]
-    options = {"lr": 0.0, "betas": tuple(keys["betas"]), "eps": float(keys["eps"])}
+    options = {"lr": 0.0, "betas": tuple(keys["betas"]), "eps": float(keys["eps"]), "fused": True}
     if mode == "zero1":
-        return ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, **options)
+        return ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, parameters_as_bucket_view=True, **options)
     return torch.optim.AdamW(groups, **options)
 
 
@@ -182,6 +168,12 @@ def status(name):
     """Returns a number of bytes from /proc/self/status."""
     with open("/proc/self/status") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith(name))
+
+
+def reset_peak():
+    """Lets VmHWM count from now: each rank has had the whole model before it kept its part."""
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
 
 
 def all_sum(value):
@@ -237,8 +229,9 @@ class Run:
 
     def loss(self, inputs, targets, reduction):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.args.precision == "bf16"):
-            return self.model(inputs, targets, reduction)
+            return whole(self.model(inputs, targets, reduction))
 
+    @loss_parallel()  # the head's logits stay split over the ranks of tensor parallelism
     def step(self, step):
         begin = time.perf_counter()
         keys, first = self.config["optim"], (step - 1) * self.batch
@@ -252,13 +245,14 @@ class Run:
         (loss * self.cut).backward()  # gradients are averaged over the ranks that divide the rows
         norm = clip(self.model, keys["clip"])
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
         loss = all_sum(loss.item()) * self.cut / WORLD  # without a cut each rank has all of it
         seconds, self.tokens = time.perf_counter() - begin, self.tokens + count
         return {"step": step, "loss": loss, "grad_norm": norm, "lr": self.rates[step], "tokens": self.tokens,
                 "step_ms": seconds * 1e3, "tokens_per_s": inputs.numel() / seconds}
 
     @torch.no_grad()
+    @loss_parallel()
     def evaluate(self, step):
         """The mean loss over all targets of the validation data. Ranks get equally many rows; further ones count nothing."""
         begin, total, count = time.perf_counter(), 0.0, 0
@@ -284,6 +278,7 @@ class Run:
     def train(self):
         self.args.out.mkdir(parents=True, exist_ok=True)
         self.write(self.describe(), "w")
+        reset_peak()
         if 0 in self.evaluated:
             self.write(self.evaluate(0))
         for step in range(1, self.steps + 1):

@@ -17,6 +17,7 @@ Usage:  python3 bench/survey.py all --dir survey --torch venv/bin/python [--mode
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +31,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = ROOT / "scripts" / "hosts.sh"
 PEER = ROOT / "bench" / "peers" / "torch_parallel.py"
+sys.path.append(str(ROOT / "bench" / "peers"))
+
+import torch_settings  # noqa: E402
+
 PARTS = ["efficiency", "memory", "time"]
 SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]  # that end the survey in order
 
@@ -75,6 +80,14 @@ BF16 = ["ddp", "megatron", "axonn"]
 
 class Failed(Exception):
     """A run failed; the text is the last line that it printed."""
+
+
+def lock(path, use):
+    """Locks a file, which is made if it is not there, until this process ends."""
+    try:
+        fcntl.flock(os.open(path, os.O_RDONLY | os.O_CREAT, 0o644), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Failed(f"another survey {use}: wait until it has ended") from None
 
 
 def end(process):
@@ -185,6 +198,7 @@ class Survey:
         self.args, self.dir = args, args.dir.resolve()
         self.dir.mkdir(parents=True, exist_ok=True)
         self.file = self.dir / "survey.json"
+        lock(self.dir / "lock", f"uses {self.dir}")
         self.prepare()
         about = {"axonn": run([args.axonn, "--version"]).strip(), "quick": args.quick, "efficiency's model": EFFICIENCY,
                  "memory's model": MEMORY} | {f"{name} model": text for name, (text, _) in TIME.items()}
@@ -204,6 +218,11 @@ class Survey:
             if before.setdefault(key, value) != value:
                 raise Failed(f"{self.file} is another survey: {key} is {before[key]} there, {value} here; "
                              "give another --dir, or delete this directory")
+        self.save()  # also the runs of a survey that is stopped before its first result are of this version and text
+
+    def save(self):
+        self.file.with_suffix(".new").write_text(json.dumps(self.results, indent=1))
+        self.file.with_suffix(".new").replace(self.file)
 
     def keep(self, part, name, make):
         """Returns the result `name` of a part; makes it if the file lacks it or has a failure."""
@@ -216,8 +235,7 @@ class Survey:
                 known[name] = make()
             except Failed as failed:
                 known[name] = {"failed": str(failed)}
-            self.file.with_suffix(".new").write_text(json.dumps(self.results, indent=1))
-            self.file.with_suffix(".new").replace(self.file)
+            self.save()
         return known[name]
 
     def prepare(self):
@@ -279,8 +297,9 @@ class Survey:
         part.rename(directory)
         return directory
 
-    def train(self, config, mode, n, batch, hosts=None):
-        """Trains in a mode on n ranks, here or on `hosts` ranks of each emulated host; returns the run's directory."""
+    def train(self, config, mode, n, batch, hosts=None, environment=()):
+        """Trains in a mode on n ranks, here or on `hosts` ranks of each emulated host; returns the run's directory. `environment`
+        is that of PyTorch's modes."""
         like, directory = self.dir / "runs" / f"{config.stem}-one-1", self.dir / "runs" / f"{config.stem}-{mode}-{n}"
         if mode not in TORCH:
             words = words_of(mode, n)
@@ -293,10 +312,10 @@ class Survey:
         words = [PEER, TORCH[mode], "--like", like, "--model", self.initial(config), "--out", directory]
         words += ["--precision", self.precision(config)]
         if hosts:
-            address = ["env", "GLOO_SOCKET_IFNAME=eth0", "MASTER_ADDR=10.213.57.1"]
-            run([HOSTS, "run", hosts, *address, self.args.torch, *words])
+            address = ["GLOO_SOCKET_IFNAME=eth0", "MASTER_ADDR=10.213.57.1"]
+            run([HOSTS, "run", hosts, "env", *address, *environment, self.args.torch, *words])
         else:
-            run([self.args.torch, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *words])
+            run(["env", *environment, self.args.torch, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n, *words])
         return directory
 
     @staticmethod
@@ -459,6 +478,7 @@ class Survey:
                     self.keep("time", f"{case} {mode} {turn}", lambda mode=mode: self.seconds(config, mode, n, batch, hosts))
 
     def time_on_hosts(self, cases):
+        lock(HOSTS, "uses the emulated hosts")
         reason = subprocess.run([HOSTS, "usable"], capture_output=True, text=True)
         if reason.returncode:
             print(f"\nTime on emulated hosts is not measured: {reason.stderr.strip()}")
@@ -481,13 +501,14 @@ class Survey:
                              f"{model} model, {precision}, {n} ranks on {n // 2} emulated hosts, 1 Gbit/s")
 
     def seconds(self, config, mode, n, batch, hosts):
-        rows = rows_of(self.train(config, mode, n, batch, hosts=hosts))
+        kept = [f"{name}={value}" for name, value in torch_settings.ENVIRONMENT["malloc"].items()]
+        rows = rows_of(self.train(config, mode, n, batch, hosts, kept))
         steps = [r for r in rows if r.get("step", 0) > 2 and "step_ms" in r]
         middle = {key: statistics.median(r.get(key, 0) for r in steps) for key in ("step_ms", "comm_exposed_ms", "pipe_wait_ms")}
         return middle | {"evaluation": sum(r["seconds"] for r in rows if "eval_loss" in r)}
 
     def print_times(self, case, modes, n, batch, title):
-        known = self.results["time"]
+        known = self.results.get("time", {})
         got = {mode: {turn: known[name] for turn in range(self.rounds) if (name := f"{case} {mode} {turn}") in known} for mode in modes}
         steps = {mode: {turn: g["step_ms"] for turn, g in of.items()} for mode, of in got.items()
                  if of and not any("failed" in g for g in of.values())}

@@ -91,7 +91,7 @@ bytes() {
 
 usable() {
     [ "$(id -u)" -eq 0 ] || fail "emulated hosts need root"
-    command -v ip tc >/dev/null || fail "emulated hosts need iproute2"
+    command -v ip >/dev/null && command -v tc >/dev/null || fail "emulated hosts need iproute2"
     command -v "${MPIRUN:-mpirun.openmpi}" >/dev/null || fail "emulated hosts need Open MPI"
     unshare --net true 2>/dev/null || fail "this kernel does not allow network namespaces"
     ip link add axhosttest0 type veth peer name axhosttest1 2>/dev/null || fail "this kernel does not allow virtual links (veth)"

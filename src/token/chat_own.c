@@ -162,6 +162,27 @@ static ax_status find_begin(chat_jinja *own, const json_t *context, size_t turn,
     return *begin > n ? AX_OK : refuse(turn, "begins it otherwise than it begins an answer to be written");
 }
 
+/* Returns the end of a range of a text without white space at its end. */
+static size_t strip_end(const chat_written *text, chat_range range)
+{
+    while (range.end > range.begin && strchr(" \t\r\n", byte_of(text, range.end - 1)))
+        range.end--;
+    return range.end;
+}
+
+/* Returns true if all of a range stands at the end of another range, but for white space: nothing of it
+ * stands further behind, in a later turn. */
+static bool ends_alike(const chat_written *text, chat_range range, const chat_written *other, chat_range at)
+{
+    for (;; range.end--, at.end--) {
+        range.end = strip_end(text, range);
+        at.end = strip_end(other, at);
+        if (range.end == range.begin || at.end == at.begin ||
+            byte_of(text, range.end - 1) != byte_of(other, at.end - 1))
+            return range.end == range.begin;
+    }
+}
+
 /* Finds where the answer of a turn ends, with what closes the turn: where the conversation up to it ends, if
  * it is the same text; else as far behind its last byte as both texts agree, up to a token. */
 static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t *context, size_t turn,
@@ -176,11 +197,28 @@ static ax_status find_end(const ax_tokenizer *tok, chat_jinja *own, const json_t
     if (!chat_find_message(all, (int32_t)number, &here) ||
         !chat_find_message(&up_to, (int32_t)number, &alone) || here.begin < out->begin)
         return refuse(turn, "writes it otherwise if turns follow it, and nothing of the turn shows where");
+    if (!ends_alike(all, here, &up_to, alone))
+        return refuse(turn, "writes it otherwise if turns follow it, or something of it in a later turn");
     const size_t same = common(all, here.end, &up_to, alone.end);
     const char *rest = all->all->text.data + here.end;
     const size_t closing = same == size_of(&up_to) - alone.end ? same : up_to_last_token(tok, rest, same);
     out->end = here.end + closing;
     return closing ? AX_OK : refuse(turn, "ends it otherwise if turns follow it");
+}
+
+/* Returns true if a range of a text has text of a message other than `from`. *part: where the search begins,
+ * a part at or before the range; where it has ended. */
+static bool has_others(const ax_jinja_text *all, chat_range range, int32_t from, size_t *part)
+{
+    const ax_jinja_part *parts = (const void *)all->parts.data;
+    bool others = false;
+    for (; *part < all->n_parts && (!*part || parts[*part - 1].end < range.end); ++*part) {
+        const int32_t of = parts[*part].from;
+        others |=
+            parts[*part].end > range.begin && of != AX_JINJA_TEMPLATE && of != AX_JINJA_OTHER && of != from;
+    }
+    *part -= *part > 0;
+    return others;
 }
 
 /* Finds the answers of a conversation, one after the other. */
@@ -190,7 +228,7 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
 {
     const size_t n = json_array_size(json_object_get(context, "messages"));
     const chat_written whole = chat_whole(all);
-    size_t last = 0;
+    size_t last = 0, part = 0;
     for (size_t i = 0; i < turns->n; i++) {
         chat_range one = {.begin = 0, .end = all->text.size};
         const size_t k = (size_t)number[i];
@@ -201,6 +239,8 @@ static ax_status find_answers(const ax_tokenizer *tok, chat_jinja *own, const ax
             AX_TRY(find_end(tok, own, context, i + 1, k, &whole, &one));
         if (one.begin < last || one.end < one.begin)
             return refuse(i + 1, "writes turns in another order");
+        if (has_others(all, one, number[i], &part))
+            return refuse(i + 1, "writes text of another turn in it");
         last = one.end;
         AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }

@@ -127,6 +127,36 @@ static void answers_change_when_turns_follow(void **state)
            two, USER("a") "[~b<|im_end|>];" USER("c") "[~d<|im_end|>;.]");
 }
 
+/* What an answer says stands in a later turn, too, where the template writes answers otherwise once turns
+ * follow; or another turn's text stands behind the answer. Neither is learned. */
+static void answers_have_no_text_of_other_turns(void **state)
+{
+    static const char called[] =
+        "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'reasoning': "
+        "'r', 'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}]}, {'role': 'tool', 'content': "
+        "'x'}, {'role': 'user', 'content': 'c'}, {'role': 'assistant', 'content': 'd'}]}";
+    expect_refused(
+        *state,
+        TURNS("{% if m.reasoning_content is defined and loop.last %}<t>{{ m.reasoning_content }}</t>{% endif "
+              "%}{{ m.content }}{% if m.tool_calls %}({{ m.tool_calls[0].function.name }}){% elif m.role == "
+              "'tool' %}({{ messages[loop.index0 - 1].tool_calls[0].function.name }}){% endif %}"),
+        called, "turn 2: where the answer is cannot be told");
+    expect_refused(*state,
+                   "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>;{% endfor %}"
+                   "{% if add_generation_prompt %}<|im_start|>assistant:{% else %}{{ messages[0].content }}"
+                   "{% endif %}",
+                   two,
+                   "turn 4: where the answer is cannot be told, because the model's chat_template "
+                   "writes text of another turn in it");
+    /* White space may differ. */
+    expect(*state,
+           TURNS("{% if loop.last and m.reasoning_content is defined %}<t>{{ m.reasoning_content }}</t>{{ "
+                 "m.content }}{% else %}{{ m.content | trim }}{% endif %}"),
+           "{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': ' b ', "
+           "'reasoning': 'r'}, {'role': 'user', 'content': 'c'}]}",
+           USER("a") "[~b<|im_end|>;]<|im_start|>user:~c<|im_end|>;");
+}
+
 static void answers_that_cannot_be_told_are_refused(void **state)
 {
     scratch *s = *state;
@@ -831,6 +861,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(answers_follow_their_prompt, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(answers_change_when_turns_follow, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(answers_have_no_text_of_other_turns, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(answers_that_cannot_be_told_are_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(faults_of_templates_are_no_faults_of_records, files_setup,
                                         files_teardown),

@@ -280,7 +280,7 @@ static bool note_places(said *message, size_t n, const ax_jinja_text *all)
         other |= part[i].from == AX_JINJA_OTHER;
         if (m) {
             m->there = (chat_range){m->there.end ? m->there.begin : begin, part[i].end};
-            m->marked |= part[i].marked;
+            m->marked |= part[i].block > 0;
         }
     }
     return other;
@@ -314,7 +314,7 @@ static ax_status check_marked(const said *message, size_t n)
     return AX_OK;
 }
 
-/* Finds the answers that {% generation %} marks. A block belongs to the turn whose text it has. */
+/* Finds the answers that {% generation %} marks. A block belongs to the turns whose text it has. */
 static ax_status find_marked(const said *message, size_t n, const ax_jinja_text *all, ax_buf *answers)
 {
     const ax_jinja_part *part = (const void *)all->parts.data;
@@ -323,23 +323,24 @@ static ax_status find_marked(const said *message, size_t n, const ax_jinja_text 
         all_learned &= !message[i].answer || message[i].learned;
     for (size_t i = 0, begin = 0; i < all->n_parts;) {
         chat_range one = {begin, begin};
-        bool learned = all_learned, known = all_learned;
-        const bool marked = part[i].marked;
-        for (; i < all->n_parts && part[i].marked == marked; i++) {
+        bool learned = all_learned, other = false; /* it has text of turns that are learned, and of others */
+        const uint32_t block = part[i].block;
+        for (; i < all->n_parts && part[i].block == block; i++) {
             one.end = part[i].end;
-            if (!known && part[i].from > 0 && (size_t)part[i].from <= n) {
-                known = true;
-                learned = message[part[i].from].learned;
+            if (!all_learned && part[i].from > 0 && (size_t)part[i].from <= n) {
+                learned |= message[part[i].from].learned;
+                other |= !message[part[i].from].learned;
             }
         }
         begin = one.end;
-        if (marked && !known)
+        if (block && learned == other && !all_learned)
             return ax_fail(
                 AX_ERR_DATA,
                 "which turns are learned cannot be told, because the model's chat_template marks a "
-                "text of which no turn is known: learn all turns of the assistant, or name a "
-                "template with --template (data.template)");
-        if (marked && learned)
+                "text of which %s: learn all turns of the assistant, or name a template with --template "
+                "(data.template)",
+                learned ? "some turns are learned, and others not" : "no turn is known");
+        if (block && learned)
             AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
     return check_marked(message, n);

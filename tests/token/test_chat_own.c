@@ -449,6 +449,22 @@ static void marks_are_the_targets(void **state)
         "{% for m in messages %}{{ m.role }}:{% if loop.last %}{% generation %}{{ m.content }}{% "
         "endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}",
         two, "turn 2: the model's chat_template marks answers with {% generation %}, but nothing of this");
+    /* Blocks beside each other are of their own turns; one block of several turns is of all of them. */
+    static const char beside[] = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ "
+                                 "m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% "
+                                 "endfor %}",
+                      around[] = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% "
+                                 "endgeneration %}",
+                      first[] = "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', "
+                                "'weight': 0}, {'role': 'assistant', 'content': 'c'}]",
+                      second[] = "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}, "
+                                 "{'role': 'assistant', 'content': 'c', 'weight': 0}]";
+    expect(*state, beside, first, "~a~b[~c]");
+    expect(*state, beside, second, "~a[~b]~c");
+    expect(*state, around, two, "[~a~b~c~d]");
+    expect_refused(*state, around, first,
+                   "which turns are learned cannot be told, because the model's chat_template marks a text "
+                   "of which some turns are learned, and others not");
     expect_refused(*state, "{% generation %}x{% endgeneration %}",
                    "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'weight': 0}]",
                    "which turns are learned cannot be told, because the model's chat_template marks a text");

@@ -73,7 +73,7 @@ static void expect_parts(const char *template, const char *wanted)
     for (size_t i = 0, begin = 0; i < out.n_parts; begin = part[i++].end) {
         const char from =
             part[i].from == AX_JINJA_OTHER ? 'x' : (char)(part[i].from ? '0' + part[i].from : 't');
-        OK(ax_buf_printf(&text, "%s%s%c[%.*s]", i ? " " : "", part[i].marked ? "*" : "", from,
+        OK(ax_buf_printf(&text, "%s%s%c[%.*s]", i ? " " : "", part[i].block ? "*" : "", from,
                          (int)(part[i].end - begin), out.text.data + begin));
     }
     assert_string_equal(text.data, wanted);

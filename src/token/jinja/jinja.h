@@ -48,7 +48,7 @@ enum { AX_JINJA_TEMPLATE = 0, AX_JINJA_OTHER = INT32_MAX };
 typedef struct ax_jinja_part {
     size_t end; /* in bytes of the text; the part begins where the one before it ends */
     int32_t from;
-    bool marked; /* in a block {% generation %} */
+    uint32_t block; /* the number, from 1 on, of the block {% generation %} that it is in; 0: in none */
 } ax_jinja_part;
 
 /* A rendered text. Zero-initialise it; rendering reuses its memory. */

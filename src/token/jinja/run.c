@@ -530,7 +530,7 @@ static ax_status take_tail(const jstr *s, ax_jinja_text *out)
     const size_t before = out->text.size;
     AX_TRY(ax_buf_add(&out->text, s->data, s->n));
     for (size_t i = 0; s->n && i < (s->mixed ? s->n_runs : 1); i++, out->n_parts++) {
-        const ax_jinja_part part = {before + runs[i].end, runs[i].from, false};
+        const ax_jinja_part part = {before + runs[i].end, runs[i].from, 0};
         AX_TRY(ax_buf_add(&out->parts, &part, sizeof part));
     }
     return AX_OK;
@@ -562,7 +562,8 @@ static ax_status take(jx *e, ax_jinja_text *out)
         const bool marked = mark < e->n_marks && e->marks[mark].begin <= begin;
         const size_t bound = mark == e->n_marks ? s->n : marked ? e->marks[mark].end : e->marks[mark].begin;
         const size_t end = s->mixed && s->runs[run].end < bound ? s->runs[run].end : bound;
-        const ax_jinja_part part = {end, s->mixed ? s->runs[run].from : s->from, marked};
+        const ax_jinja_part part = {end, s->mixed ? s->runs[run].from : s->from,
+                                    marked ? (uint32_t)mark + 1 : 0};
         AX_TRY(ax_buf_add(&out->parts, &part, sizeof part));
         out->n_parts++;
         run += s->mixed && s->runs[run].end == end;

@@ -42,6 +42,23 @@ static ax_status read_template(const char *dir, const char *name, char **text)
     return status;
 }
 
+/* Returns true if the name of a template is UTF-8 without control characters, so that messages can show it;
+ * else warns that the template is left out. */
+static bool is_name(const char *where, const char *name, size_t n)
+{
+    bool plain = tok_utf8_prefix(name, n) == n;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)name[i], next = (unsigned char)name[i + 1];
+        plain &= c >= 0x20 && c != 0x7f && !(c == 0xc2 && next < 0xa0);
+    }
+    if (!plain)
+        ax_log(AX_LOG_WARN,
+               "a chat template of %s is left out: its name is not UTF-8, or has control characters: give "
+               "it another name",
+               where);
+    return plain;
+}
+
 static ax_status add_template(ax_tokenizer *tok, const char *name, size_t n, const char *text)
 {
     tok->templates = tok->templates ? tok->templates : json_object();
@@ -62,7 +79,7 @@ static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
     ax_status status = listed ? ax_dir_list(more, &names) : AX_OK;
     for (size_t i = 0; i < names.count && status == AX_OK; i++) {
         const size_t n = strlen(names.items[i]), stem = n > strlen(end) ? n - strlen(end) : 0;
-        if (!stem || strcmp(names.items[i] + stem, end) != 0)
+        if (!stem || strcmp(names.items[i] + stem, end) != 0 || !is_name(more, names.items[i], stem))
             continue;
         status = read_template(more, names.items[i], &text);
         if (status == AX_ERR_DATA) {
@@ -193,6 +210,7 @@ static json_t *name_templates(const json_t *field)
     const json_t *item;
     json_t *text;
     const char *name;
+    void *next;
     size_t i;
     bool good = true;
     json_array_foreach(field, i, item)
@@ -201,7 +219,12 @@ static json_t *name_templates(const json_t *field)
         text = json_object_get(item, "template");
         good &= name && !json_object_set(named, name, text);
     }
-    json_object_foreach(named, name, text) { good &= json_is_string(text); }
+    json_object_foreach_safe(named, next, name, text)
+    {
+        good &= json_is_string(text);
+        if (!is_name("tokenizer_config.json", name, strlen(name)))
+            json_object_del(named, name);
+    }
     if (!good) {
         json_decref(named);
         named = NULL;

@@ -782,6 +782,30 @@ static void unreached_tokens_are_markup(void **state)
                   want, AX_COUNT(want));
 }
 
+/* Templates whose names would steer a terminal, or are no text, are left out. */
+static void names_of_templates_are_text(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = load(s, "file");
+    ax_chat *chat;
+    ax_tokenizer_destroy(&tok);
+    assert_int_equal(unlink(in_scratch(s, "chatml-tok/chat_template.jinja")), 0);
+    put_text(s, "chatml-tok/tokenizer_config.json",
+             "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}, {\"name\": "
+             "\"a\\u001b[2J\", \"template\": \"b\"}, {\"name\": \"b\\u009b\", \"template\": \"c\"}]}");
+    for (int i = 0; i < 2; i++) {
+        OK(ax_tokenizer_load(in_scratch(s, "chatml-tok"), &tok));
+        FAILS(AX_ERR_USAGE, "there is no chat template \"no\"", ax_chat_create(tok, "no", &chat));
+        assert_null(strpbrk(ax_error_message(), "\x1b\x9b\xff"));
+        assert_non_null(strstr(ax_error_message(), i ? "brings rag" : "brings default"));
+        ax_tokenizer_destroy(&tok);
+        OK(ax_mkdirs(in_scratch(s, "chatml-tok/additional_chat_templates")));
+        put_text(s, "chatml-tok/additional_chat_templates/rag.jinja", "r");
+        put_text(s, "chatml-tok/additional_chat_templates/\x1b[2J.jinja", "r");
+        put_text(s, "chatml-tok/additional_chat_templates/\xff.jinja", "r");
+    }
+}
+
 /* Templates by name are saved with a tokenizer, where transformers reads them; those of files count. */
 static void named_templates_are_saved(void **state)
 {
@@ -895,6 +919,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(special_tokens_end_answers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(unused_templates_may_be_broken, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(names_of_templates_are_text, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(named_templates_are_saved, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_count_as_in_transformers, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(added_tokens_are_markup_where_templates_write_them, files_setup,

@@ -30,8 +30,8 @@ static _Atomic(ax_comm *) world; /* communicator of the run; a signal shortens t
  * process at once. */
 static void note(int number)
 {
-    static const char words[] =
-        "\naxonn: saving after this step; Ctrl-C again ends at once, without saving\n";
+    static const char words[] = "\naxonn: stopping; a step that runs is done first, and saved; Ctrl-C again "
+                                "ends at once, without saving\n";
     int interrupted = errno; /* errno is restored at the end, for the interrupted code */
     bool again = ax_signal_again(&first_ms);
     if (again && number == SIGINT) {

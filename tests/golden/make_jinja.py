@@ -232,6 +232,7 @@ l.copy()
 range(3)|list
 range(1, 7, 2)|list
 range(5, 0, -2)|list
+range(3, 0, -1)|list ~ range(200, 197, -1)|list ~ range(4, -1, -1)|list ~ range(1, -3, -1)|list ~ range(2, 2, -1)|list ~ range(-1, -3, -1)|list
 range(0)|list
 dict(a=1, b=2)
 dict([('a', 1)])

@@ -202,19 +202,41 @@ static jv g_date(jx *e, jv self, const jargs *a)
     return jv_str(js_new(e, copy, n, js_from(given)));
 }
 
+static jlist *numbers_from(jx *e, jv *first, size_t n)
+{
+    jlist *list = list_new(e, L_RANGE);
+    list->v = first;
+    list->n = list->capacity = n;
+    return list;
+}
+
 /* Returns the list of the whole numbers from first to last - 1. Its elements are those of all such lists. */
 static jlist *count_up(jx *e, size_t first, size_t last)
 {
-    jlist *list = list_new(e, L_RANGE);
-    for (; e->n_numbers < last; e->n_numbers++) {
-        e->numbers = jx_grow(e, e->numbers, e->n_numbers, &e->numbers_capacity, sizeof *e->numbers);
-        e->numbers[e->n_numbers] = jv_int((int64_t)e->n_numbers);
+    struct numbers *all = &e->numbers;
+    for (; all->n_up < last; all->n_up++) {
+        all->up = jx_grow(e, all->up, all->n_up, &all->up_capacity, sizeof *all->up);
+        all->up[all->n_up] = jv_int((int64_t)all->n_up);
         e->lasting++;
         jx_charge(e, 0);
     }
-    list->v = e->numbers + first;
-    list->n = list->capacity = last - first;
-    return list;
+    return numbers_from(e, all->up + first, last - first);
+}
+
+/* Returns the list of the n whole numbers from first downwards. Its elements are those of all such lists. */
+static jlist *count_down(jx *e, size_t first, size_t n)
+{
+    struct numbers *all = &e->numbers;
+    if (first >= all->n_down) {
+        const size_t most = 2 * first + 64;
+        jx_charge(e, most * sizeof *all->down);
+        all->down = jx_room(e, most * sizeof *all->down);
+        all->n_down = most;
+        e->lasting++;
+        for (size_t i = 0; i < most; i++)
+            all->down[i] = jv_int((int64_t)(most - 1 - i));
+    }
+    return numbers_from(e, all->down + (all->n_down - 1 - first), n);
 }
 
 static jv g_range(jx *e, jv self, const jargs *a)
@@ -230,6 +252,8 @@ static jv g_range(jx *e, jv self, const jargs *a)
         jx_fail(e, "the step of a range is 0");
     if (step == 1 && first >= 0 && first < last && last <= MOST)
         return jv_list(count_up(e, (size_t)first, (size_t)last));
+    if (step == -1 && last >= -1 && first > last && first < MOST)
+        return jv_list(count_down(e, (size_t)first, (size_t)(first - last)));
     jlist *list = list_new(e, L_RANGE);
     for (int64_t i = first; step > 0 ? i < last : i > last;) {
         if (list->n == MOST)

@@ -159,7 +159,9 @@ static void run_aside(jx *e, const aside *what, const jstr **out)
     const uint32_t born = e->now_born;
     const bool reached = e->reached, twin = e->twin, twin_reached = e->twin_reached;
     struct undo *list = e->undo;
+    const struct numbers numbers = e->numbers; /* they last */
     *e = before;
+    e->numbers = numbers;
     e->out = outer;
     e->steps = steps;
     e->reached = reached;

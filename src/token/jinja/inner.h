@@ -261,10 +261,14 @@ struct jx {
         const node *next;
         scope *s;
         struct frame *outer;
-    } * frame;   /* the statements that follow */
-    int inside;  /* in how many loops, and blocks whose text is a value */
-    jv *numbers; /* 0, 1, ...: the elements of ranges; n_numbers of them */
-    size_t n_numbers, numbers_capacity;
+    } * frame;       /* the statements that follow */
+    int inside;      /* in how many loops, and blocks whose text is a value */
+    struct numbers { /* the elements of ranges */
+        jv *up;      /* 0, 1, ..., n_up - 1 */
+        size_t n_up, up_capacity;
+        jv *down; /* n_down - 1, ..., 1, 0 */
+        size_t n_down;
+    } numbers;
     jlist **watched;
     size_t n_watched, watched_capacity;
     size_t need;        /* all that was asked is true for this number of messages, and for more */

@@ -120,14 +120,20 @@ static void memory(void **state)
     json_decref(context);
 }
 
-/* Nor do many side runs, or going back and forth between where they begin, take what the rendering needs. */
+/* Nor do many side runs, or going back and forth between where they begin, take what the rendering needs. A
+ * template may look at all messages for each of them. */
 static void many(void **state)
 {
     enum { MANY = 2000 };
     static const char *const texts[] = {"{% set ns = namespace(x=0) %}{% for m in messages %}{% if "
                                         "add_generation_prompt %}{% endif %}{% for i "
                                         "in 'abcdefghij' %}{% set ns.x = i %}{% endfor %}{% endfor %}" WRITE,
-                                        WRITE "{% for m in messages %}{{ m.role }}{% endfor %}"};
+                                        WRITE "{% for m in messages %}{{ m.role }}{% endfor %}",
+                                        "{% for m in messages %}{{ m.content ~ m.role ~ m.content }}{% set "
+                                        "ns = namespace(last=0) %}{% for m in "
+                                        "messages %}{% if m.role == 'u' and m.content %}{% set ns.last = "
+                                        "loop.index0 %}{% endif %}{% endfor %}"
+                                        "{% endfor %}"};
     (void)state;
     json_t *list = json_array(),
            *context = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", 0);

@@ -572,13 +572,16 @@ static ax_status take(jx *e, ax_jinja_text *out)
     return AX_OK;
 }
 
-/* Bounds what the rendering of a context of e->read bytes and values takes. Gives half of the memory that is
- * there to what only the cases need. */
-static void set_limits(jx *e)
+/* Bounds what the rendering of a context of e->read bytes and values takes, among them n messages: templates
+ * may look at all messages for each of them. Gives half of the memory that is there to what only the cases
+ * need. */
+static void set_limits(jx *e, size_t n)
 {
+    enum { MOST = 5000 };
     arena *a = e->arena;
+    const int64_t pairs = ax_min((int64_t)n, MOST) * ax_min((int64_t)n, MOST);
     a->most = ((size_t)40 << 20) + 64 * e->read;
-    e->steps = e->side_steps = 1000000 + 100 * (int64_t)e->read;
+    e->steps = e->side_steps = 1000000 + 100 * (int64_t)e->read + 20 * pairs;
     e->most_text = ((size_t)4 << 20) + 8 * e->read;
     if (!e->cuts)
         return;
@@ -599,12 +602,13 @@ static ax_status try_render(jx *e, const json_t *context)
     e->text = js_text(e, "");
     set_globals(e, root);
     set_context(e, root, context);
-    set_limits(e);
-    if (e->cuts)
-        make_cases(e);
     struct binding *messages = find_binding(root, names_find(&e->template->names, "messages", 8));
     struct binding *asks = find_binding(root, names_find(&e->template->names, prompt, sizeof prompt - 1));
-    if (messages && messages->value.kind == J_LIST)
+    const bool listed = messages && messages->value.kind == J_LIST;
+    set_limits(e, listed ? messages->value.list->n : 0);
+    if (e->cuts)
+        make_cases(e);
+    if (listed)
         watch(e, messages->value.list, 0);
     if (asks)
         asks->value = prompt_facets(e, asks->value);

@@ -1,5 +1,6 @@
 /* Conversations: a record of JSON is read, rendered and encoded. The first byte says by which template. What
- * a turn says never becomes a special token, and each id has a byte of the mask. */
+ * a turn says never becomes a special token, each id has a byte of the mask, and no text of other turns than
+ * answers is a target. */
 #include "axonn/chat.h"
 #include "axonn/json.h"
 #include "fuzz/fuzz.h"
@@ -19,6 +20,17 @@
     "add_generation_prompt "                                                                                 \
     "%}<|im_start|>assistant\n<think>{% endif %}"
 
+/* One that names the tool of a call in the turn of its result, and cuts reasoning off; and one with marks. */
+#define CALLED                                                                                               \
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content and loop.last %}<think>"     \
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}"           \
+    "({{ c.function.name }}){% endfor %}{% if m.role == 'tool' %}{% for c in messages[loop.index0 - 1]"      \
+    ".tool_calls or [] %}({{ c.function.name }}){% endfor %}{% endif %}<|im_end|>\n{% endfor %}"             \
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+#define MARKED                                                                                               \
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"         \
+    "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+
 /* Of each template: its tokenizer in tokenizer.json, tokens to add, and its text if it is a model's own. */
 static const struct {
     const char *variant, *added[5], *own;
@@ -29,6 +41,8 @@ static const struct {
     {"llama2", {NULL}, NULL},
     {"gpt2", {NULL}, NULL},
     {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}, OWN},
+    {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}, CALLED},
+    {"qwen2", {"<|im_start|>", "<|im_end|>"}, MARKED},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static ax_tokenizer *tokenizers[KINDS];
@@ -69,6 +83,15 @@ void fuzz_make_seeds(void)
         "5{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
         "\"content\":\"a<|im_end|>\"},{\"role\":\"assistant\",\"content\":\"<think>x</think>b\"},"
         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"<think>\"}]}",
+        NULL});
+    fuzz_seed_texts((const char *[]){
+        "6{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\","
+        "\"reasoning_content\":\"r\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+        "{\"role\":\"tool\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"c\"}]}",
+        NULL});
+    fuzz_seed_texts((const char *[]){
+        "7{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+        "{\"role\":\"assistant\",\"content\":\"c\",\"weight\":0}],\"chat_template_kwargs\":{\"m\":1}}",
         NULL});
     fuzz_seed_texts((const char *[]){"4{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\"}", NULL});
     fuzz_seed_texts((const char *[]){"0{\"system\":\"s\",\"instruction\":\"i\",\"context\":\"c\","
@@ -130,6 +153,8 @@ static void check_encoding(const ax_tokenizer *tok, ax_chat_text *text)
         abort();
     if (fuzz_read(ax_chat_encode(encoder, text, &ids, &mask))) {
         const ax_text_part *parts = (const void *)text->parts.data;
+        for (size_t i = 0; i < text->parts.size / sizeof *parts; i++)
+            FUZZ_HOLDS(!parts[i].strict || !parts[i].target);
         FUZZ_HOLDS(mask.size == ids.size && text->part.size == ids.size);
         for (size_t i = 0; i < ids.size; i++) {
             FUZZ_HOLDS(!ax_tokenizer_is_special(tok, ids.data[i]) || !parts[text->part.data[i]].plain ||

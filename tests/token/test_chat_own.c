@@ -372,6 +372,9 @@ static void records_have_variables(void **state)
                    "the conversation has \"thinks\", which is a variable of the model's chat_template but is "
                    "not read there: write it as a member of \"chat_template_kwargs\"");
     expect(s, thinks, TWO ", 'm': 3, 'id': 4}", "True:::" USER("a") "[~b<|im_end|>;]");
+    /* A record's member that has the name of a function is none of the template. */
+    expect(s, "{% set n = namespace(x=range(2) | length) %}{{ n.x }}" TURNS("{{ m.content }}"),
+           TWO ", 'namespace': 0, 'range': true}", "2" USER("a") "[~b<|im_end|>;]");
 #undef TWO
 }
 

@@ -304,15 +304,17 @@ static jv g_namespace(jx *e, jv self, const jargs *a)
     return (jv){.kind = J_NAMESPACE, .dict = d};
 }
 
+const jbuiltin jinja_functions[] = {
+    {"raise_exception", g_raise}, {"strftime_now", g_date},
+    {"range", g_range},           {"dict", g_dict},
+    {"namespace", g_namespace},   {0},
+};
+
 void set_globals(jx *e, scope *root)
 {
-    static const jbuiltin functions[] = {
-        {"raise_exception", g_raise}, {"strftime_now", g_date}, {"range", g_range}, {"dict", g_dict},
-        {"namespace", g_namespace},
-    };
-    for (size_t i = 0; i < AX_COUNT(functions); i++) {
-        const char *name = names_find(&e->template->names, functions[i].name, strlen(functions[i].name));
+    for (const jbuiltin *f = jinja_functions; f->name; f++) {
+        const char *name = names_find(&e->template->names, f->name, strlen(f->name));
         if (name)
-            scope_set(e, root, name, (jv){.kind = J_FUNCTION, .fn = functions[i].fn});
+            scope_set(e, root, name, (jv){.kind = J_FUNCTION, .fn = f->fn});
     }
 }

@@ -529,7 +529,7 @@ typedef struct jbuiltin {
     const char *name;
     jfn fn;
 } jbuiltin;
-extern const jbuiltin jinja_text_filters[], jinja_list_filters[], jinja_tests[];
+extern const jbuiltin jinja_text_filters[], jinja_list_filters[], jinja_tests[], jinja_functions[];
 jfn find_builtin(const jbuiltin *table, const char *name); /* NULL: not there */
 jfn find_filter(const char *name);
 jv filter_tojson(jx *e, jv self, const jargs *a);

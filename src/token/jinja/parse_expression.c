@@ -141,9 +141,12 @@ static node *parse_brackets(parser *p)
     return n;
 }
 
-/* Notes that a variable is read; `asked`: in a way that says that it may not be there. */
+/* Notes that a variable is read; `asked`: in a way that says that it may not be there. Functions
+ * are. */
 static void note_read(parser *p, const char *name, bool asked)
 {
+    if (find_builtin(jinja_functions, name))
+        return;
     if (asked || !names_find(&p->out->bound, name, strlen(name)))
         jx_intern(p->e, &p->out->reads, name, strlen(name));
 }

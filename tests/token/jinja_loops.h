@@ -171,6 +171,22 @@ static const struct {
     {"{% set ns = namespace(open=true) %}" EACH "{% if ns.open %}{% set ns.open = false %}{% set ns.l = loop "
      "%}{% endif %}{% endfor %}{{ ns.l.index }}" EACH ONE "{% endfor %}",
      {0, 0}},
+    /* ranges that end where the messages do */
+    {"{% for i in range(messages|length) %}{{ messages[i].content }}{% endfor %}" PROMPT, {5, 5}},
+    {"{% for i in range(1, messages|length) %}{{ messages[i].content }}{{ loop.last }}{% else %}-{% endfor "
+     "%}" PROMPT,
+     {3, 3}},
+    {EACH ONE "{% set ns = namespace(o=true) %}{% for j in range(loop.index0 + 1, messages|length) %}{% if "
+              "ns.o %}{% set ns.o = false %}{{ messages[j].role }}{% endif %}{% endfor %}{% endfor %}" PROMPT,
+     {4, 4}},
+    {"{% set r = range(2, messages|length)[1:] %}" EACH ONE "{% endfor %}{{ r|length }}{{ r|list }}{{ r[-1] "
+     "}}" PROMPT,
+     {5, 5}},
+    {"{% set rest = messages[1:] %}{% for i in range(rest|length) %}{{ rest[i].content }}{% endfor %}" PROMPT,
+     {4, 4}},
+    /* and such that do not */
+    {"{% set r = range(messages|length + 1) %}" EACH ONE "{% endfor %}{{ r|length }}", {5, 5}},
+    {"{% for i in range(messages|length) | reverse %}{{ i }}{% endfor %}" PROMPT, {0, 0}},
     /* inside others */
     {"{% for a in [1, 2] %}" EACH ONE "{% endfor %}{% endfor %}" PROMPT, {0, 0}},
     {"{% macro all() %}" EACH ONE "{% endfor %}{% endmacro %}{{ all() }}" PROMPT, {0, 0}},

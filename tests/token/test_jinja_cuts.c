@@ -162,10 +162,9 @@ static void many(void **state)
     "{% set ns.open = false %}{% set ns.last = i %}{% endif %}{% endfor %}{% for m in messages %}"           \
     "{{ m.content }}{% if m.role == 'assistant' and loop.index0 > ns.last %}.{% endif %}{% endfor %}" PROMPT
 
-#define BACK                                                                                                 \
-    "{% for m in messages %}{{ m.content }}{% set ns = namespace(open=true) %}{% for i in "                  \
-    "range(loop.index0 - 1, -1, -1) %}{% if ns.open %}{% set ns.open = false %}{% endif %}{% endfor %}{% "   \
-    "endfor %}" PROMPT
+#define FIND(range)                                                                                          \
+    "{% for m in messages %}{{ m.content }}{% set ns = namespace(open=true) %}{% for i in " range            \
+    " %}{% if ns.open %}{% set ns.open = false %}{% endif %}{% endfor %}{% endfor %}" PROMPT
 
 /* Long conversations leave no case out, whether a search for the last question is short in each, or goes back
  * to the first message, or is one for each message. */
@@ -178,7 +177,8 @@ static void all_of_many(void **state)
     } kinds[] = {{SEARCH, "user", "user", MOST},
                  {SEARCH, "user", "tool", 1000},
                  {WRITE, "user", "tool", MOST},
-                 {BACK, "user", "user", MOST}};
+                 {FIND("range(loop.index0 - 1, -1, -1)"), "user", "user", MOST},
+                 {FIND("range(loop.index0 + 1, messages|length)"), "user", "user", MOST}};
     static ax_jinja_cut cut[2 * MOST];
     (void)state;
     for (size_t i = 0; i < AX_COUNT(kinds); i++) {

@@ -304,6 +304,8 @@ static jv g_namespace(jx *e, jv self, const jargs *a)
     return (jv){.kind = J_NAMESPACE, .dict = d};
 }
 
+bool is_range(jv callee) { return callee.kind == J_FUNCTION && callee.fn == g_range; }
+
 const jbuiltin jinja_functions[] = {
     {"raise_exception", g_raise}, {"strftime_now", g_date},
     {"range", g_range},           {"dict", g_dict},

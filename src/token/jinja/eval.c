@@ -363,6 +363,32 @@ static jargs eval_arguments(jx *e, scope *s, const node *list)
     return a;
 }
 
+static bool is_positional(const node *argument)
+{
+    while (argument && !argument->name && !argument->op)
+        argument = argument->next;
+    return !argument;
+}
+
+/* Calls range with one or two arguments. It may end where the messages do; then it is a list of them, as far
+ * as their number is concerned. */
+static jv eval_range(jx *e, scope *s, const node *n, jv callee)
+{
+    const bool two = n->b->next;
+    jv v[2] = {two ? eval(e, s, n->b->a) : jv_int(0)};
+    v[1] = eval_unasked(e, s, two ? n->b->next->a : n->b->a);
+    size_t offset = 0;
+    const bool follows = v[1].facets && v[0].kind == J_INT && follows_messages(e, v[0].i, v[1], &offset);
+    if (follows)
+        v[1].facets = 0;
+    v[1] = settle(e, v[1]);
+    e->line = n->line;
+    const jv out = call_value(e, callee, &(jargs){.v = two ? v : v + 1, .n = 1 + two});
+    if (follows)
+        watch(e, out.list, offset);
+    return out;
+}
+
 static jv eval_call(jx *e, scope *s, const node *n)
 {
     const node *f = n->a;
@@ -370,6 +396,8 @@ static jv eval_call(jx *e, scope *s, const node *n)
     const jv self = method ? eval(e, s, f->a) : jv_none();
     const bool text = self.kind == J_STRING;
     const jv callee = text ? self : method ? get_attribute(e, self, f->name) : eval(e, s, f);
+    if (n->b && (!n->b->next || !n->b->next->next) && is_range(callee) && is_positional(n->b))
+        return eval_range(e, s, n, callee);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;
     return text ? f->fn(e, self, &a) : call_value(e, callee, &a);
@@ -381,7 +409,7 @@ static jv eval_filter(jx *e, scope *s, const node *n)
         jx_fail(e, "the filter %.60s is not offered", n->name);
     jv input = eval_unasked(e, s, n->a);
     if (n->op == 'l' && input.kind == J_LIST && input.list->watched && !input.facets)
-        return count_facets(e, input.list, 1, 0);
+        return length_facets(e, input.list);
     input = settle(e, input);
     const jargs a = eval_arguments(e, s, n->b);
     e->line = n->line;

@@ -301,6 +301,64 @@ jv count_facets(jx *e, const jlist *list, int64_t plus, int64_t add)
     return with_facets(e, (facets){.in = number_in, .out = out, .list = list, .plus = plus, .add = add});
 }
 
+static void take_length(jx *e, void *with)
+{
+    jlist *list = with;
+    const size_t size = e->n_cases * sizeof(jv);
+    jx_charge(e, size);
+    jv *table = jx_alloc(e, size);
+    for (size_t i = 0; i < e->n_cases; i++)
+        table[i] = jv_int(count_in(e, list, i));
+    e->facets = jx_grow(e, e->facets, e->n_facets, &e->facets_capacity, sizeof *e->facets);
+    e->facets[e->n_facets++] = table;
+    list->length = (uint32_t)e->n_facets;
+}
+
+jv length_facets(jx *e, jlist *list)
+{
+    jv out = jv_int((int64_t)list->n);
+    if (!list->watched || e->aside)
+        return out;
+    if (!list->length)
+        on_the_side(e, take_length, list);
+    out.facets = list->length;
+    return out;
+}
+
+typedef struct numbers_after {
+    jv last;
+    int64_t first, n; /* n: how many there are in the whole conversation */
+    size_t offset;
+    bool follows;
+} numbers_after;
+
+static void check_numbers(jx *e, void *with)
+{
+    numbers_after *r = with;
+    jx_charge(e, 8 * (e->n_cases - e->open));
+    for (size_t i = e->open; i < e->n_cases && r->follows; i++) {
+        const jv last = facet_of(e, r->last, i);
+        const int64_t left = (int64_t)messages_of(e, i) - (int64_t)r->offset,
+                      n = last.kind == J_INT && last.i > r->first ? last.i - r->first : 0;
+        if (e->cases[i].agrees)
+            r->follows = last.kind == J_INT && n == (left < 0 ? 0 : ax_min(left, r->n));
+    }
+}
+
+bool follows_messages(jx *e, int64_t first, jv last, size_t *offset)
+{
+    enum { MOST = 1 << 30 };
+    if (e->aside || !e->n_watched || last.kind != J_INT || last.i > MOST || first < 0 || first > MOST)
+        return false;
+    const int64_t all = (int64_t)e->watched[0]->n, n = last.i > first ? last.i - first : 0;
+    numbers_after r = {
+        .last = last, .first = first, .n = n, .offset = (size_t)(all - n), .follows = n <= all};
+    if (!r.follows || !on_the_side(e, check_numbers, &r))
+        return false;
+    *offset = r.offset;
+    return r.follows;
+}
+
 /* Returns element f->add < 0 of the first n messages of a list. */
 static jv element_of(const facets *f, int64_t n)
 {

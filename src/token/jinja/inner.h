@@ -87,9 +87,10 @@ struct jlist {
     size_t n, capacity;
     jlist_kind kind;
     bool spent;   /* a generator that was read */
-    bool watched; /* the messages from number `offset` on (cut.c) */
+    bool watched; /* the messages from number `offset` on, or as many numbers (cut.c) */
     size_t offset;
-    jv *back; /* NULL, or the first n_back elements from the last one on */
+    uint32_t length; /* 1 + the number of the facets of its length in jx.facets; 0: not known */
+    jv *back;        /* NULL, or the first n_back elements from the last one on */
     size_t n_back;
 };
 
@@ -522,6 +523,7 @@ void check_arguments(jx *e, const jargs *a, size_t most);
 jargs arguments_from(const jargs *a, size_t n);
 jv call_value(jx *e, jv callee, const jargs *a);
 void set_globals(jx *e, scope *root);
+bool is_range(jv callee);
 
 /* ---- filters and tests --------------------------------------------------------------------------------- */
 
@@ -602,6 +604,11 @@ typedef jv facet_fn(jx *e, jv a, jv b, const void *with);
 jv map_facets(jx *e, jv a, jv b, facet_fn *how, const void *with);
 /* Returns a number: plus * (messages in `list`) + add. */
 jv count_facets(jx *e, const jlist *list, int64_t plus, int64_t add);
+/* Returns the number of elements. */
+jv length_facets(jx *e, jlist *list);
+/* Returns true if a range from `first` to a number with facets has an element for each message from number
+ * *offset on, in each case. */
+bool follows_messages(jx *e, int64_t first, jv last, size_t *offset);
 /* Returns element i < 0 of a list of messages, counted from its end. */
 jv last_message(jx *e, const jlist *list, int64_t i);
 /* Returns true if two values are the same, with the same origins. */

@@ -57,16 +57,26 @@ static size_t common(const chat_written *a, size_t i, const chat_written *b, siz
     return same;
 }
 
+/* Returns the bytes from byte i on that lie together; *n: how many they are. */
+static const char *bytes_from(const chat_written *text, size_t i, size_t *n)
+{
+    const bool whole = i < text->same;
+    const size_t at = whole ? i : text->begin + i - text->same;
+    *n = (whole ? text->same : text->end) - at;
+    return (whole ? text->all : text->tail)->text.data + at;
+}
+
 /* Returns true if a text begins with another. */
 static bool begins(const chat_written *text, const chat_written *prefix)
 {
-    const size_t n = size_of(prefix), same = ax_min(text->same, prefix->same);
+    const size_t n = size_of(prefix);
     bool so = size_of(text) >= n;
-    if (so && text->same >= n)
-        return n == same ||
-               !memcmp(text->all->text.data + same, prefix->tail->text.data + prefix->begin, n - same);
-    for (size_t i = same; i < n && so; i++)
-        so = byte_of(text, i) == byte_of(prefix, i);
+    for (size_t i = ax_min(text->same, prefix->same), there, here, more; i < n && so; i += more) {
+        const char *a = bytes_from(text, i, &there), *b = bytes_from(prefix, i, &here);
+        more = ax_min(there, here);
+        more = ax_min(more, n - i);
+        so = !memcmp(a, b, more);
+    }
     return so;
 }
 

@@ -197,7 +197,7 @@ struct state {
     jstr *text;
     struct cell *cell;
     size_t n, capacity;
-    bool known;
+    bool known, same; /* same: as in the case that is compared, but for facets */
 };
 
 static void add_cell(jx *e, struct state *state, struct cell cell)
@@ -337,6 +337,18 @@ static const struct start *start_of(const jx *e, size_t i)
     return e->cases[i].start.from ? &e->cases[i].start : &e->first;
 }
 
+/* From here on no case needs what was before. */
+static void agree_again(jx *e, struct state *state)
+{
+    for (size_t i = e->open; i < e->n_cases; i++)
+        e->cases[i].start.from = NULL;
+    e->first.from = NULL;
+    e->n_undo = e->statement.log = 0;
+    e->need = 0;
+    if (state->known)
+        on_the_side(e, set_facets, state);
+}
+
 /* Lets the cases agree again at a loop, which have parted ways before it. */
 static void enter_loop(jx *e, scope *s, const jloop *loop)
 {
@@ -370,15 +382,9 @@ static void enter_loop(jx *e, scope *s, const jloop *loop)
         }
     }
     move(e, &at, end);
-    for (size_t i = e->open; i < e->n_cases; i++)
-        e->cases[i].start.from = NULL;
-    e->seeks = NULL;
-    e->first.from = NULL;
+    agree_again(e, &state);
     e->logging = e->logging && loop->node->op != 'w';
-    e->n_undo = e->statement.log = 0;
-    e->need = 0;
-    if (e->state)
-        on_the_side(e, set_facets, &state);
+    e->seeks = NULL;
     e->state = NULL;
 }
 
@@ -391,6 +397,49 @@ static void note_starts(jx *e, const jloop *loop, size_t n)
     for (size_t i = first_case(e, n); i < e->n_cases && messages_of(e, i) == n; i++)
         if (e->cases[i].agrees && !e->cases[i].start.from)
             e->cases[i].start = (struct start){here->next, e->n_undo, e->text};
+}
+
+static void compare_start(jx *e, void *with)
+{
+    struct state *state = with;
+    state->same = compare_cells(e, state);
+}
+
+/* Returns true if all cases that parted ways in a loop came to its end there. */
+static bool have_starts(const jx *e, const jloop *loop)
+{
+    bool all = true, any = false;
+    for (size_t i = e->open; i < e->n_cases && all; i++) {
+        const struct start *start = &e->cases[i].start;
+        if (is_done(e, i))
+            continue;
+        any = true;
+        all = start->from && start->from == loop->node->next && start->text == e->text;
+    }
+    return all && any;
+}
+
+void leave_loop(jx *e, scope *s, const jloop *loop)
+{
+    struct state state = {.s = s, .text = e->text, .same = true};
+    size_t at = e->n_undo;
+    const size_t end = at;
+    if (!e->logging || e->statement.from != loop->node || e->side_steps <= 0 || !have_starts(e, loop) ||
+        !on_the_side(e, take_state, &state))
+        return;
+    for (size_t i = e->open; i < e->n_cases && state.same; i++) {
+        if (is_done(e, i))
+            continue;
+        move(e, &at, e->cases[i].start.log);
+        e->now_case = i;
+        state.same = on_the_side(e, compare_start, &state) && state.same;
+    }
+    move(e, &at, end);
+    if (!state.same) /* they part ways until the loop that writes */
+        return;
+    for (size_t i = e->open; i < e->n_cases; i++)
+        e->cases[i].agrees = !e->cases[i].lost;
+    agree_again(e, &state);
 }
 
 /* ---- in the main loop ---------------------------------------------------------------------------------- */

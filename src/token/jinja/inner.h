@@ -641,6 +641,9 @@ static inline size_t messages_of(const jx *e, size_t i) { return e->cases[i].cut
 void jx_keep(jx *e, void *place, size_t size);
 /* Returns true if side runs can follow elements of this loop. */
 bool starts_watch(jx *e, scope *s, const jloop *loop);
+/* Behind a loop over messages that writes nothing: what a case has there lies in e->undo, so the cases can
+ * agree again without being run. */
+void leave_loop(jx *e, scope *s, const jloop *loop);
 /* Runs them before the next element. */
 void watch_next(jx *e, jloop *loop, const char *name);
 /* A side run has come to the loop that it seeks. */

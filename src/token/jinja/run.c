@@ -302,6 +302,8 @@ jv run_loop(jx *e, scope *s, const node *n, jv items, int depth)
             break;
     }
     e->flow = FLOW_ON;
+    if (watched && n->op != 'w')
+        leave_loop(e, s, loop);
     if (n->other) /* whether the list has an element decides if `else` runs */
         asked(e, loop->items, loop->index < 0 ? ALL_MESSAGES : 1);
     if (loop->index < 0 && n->other)

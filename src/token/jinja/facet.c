@@ -134,7 +134,7 @@ static bool same_dicts(jx *e, const jdict *a, const jdict *b)
     return same;
 }
 
-bool same_value(jx *e, jv a, jv b)
+bool same_contents(jx *e, jv a, jv b)
 {
     jx_charge(e, 0);
     if (a.kind != b.kind)
@@ -186,26 +186,27 @@ bool is_constant(jx *e, jv v)
 
 /* What values are in the cases, or make of them. */
 typedef struct facets {
-    jv (*in)(jx *e, const struct facets *f, size_t i); /* the value in a case */
+    jv (*in)(jx *e, struct facets *f, size_t i); /* the value in a case */
     jv out;                                            /* the value in the whole conversation */
     jv a, b;
     facet_fn *how;
     const void *with;
     const jlist *list;
     int64_t plus, add;
+    jv last_a, last_b, last; /* what was made of them in the case before; `last` undefined: nothing yet */
 } facets;
 
 static void settle_aside(jx *e, void *with)
 {
-    const facets *f = with;
+    facets *f = with;
     jx_charge(e, 8 * (e->n_cases - e->open));
     for (size_t i = e->open; i < e->n_cases; i++)
         if (e->cases[i].agrees && !same_value(e, f->in(e, f, i), f->out))
             disagree(e, i);
 }
 
-static jv value_in(jx *e, const facets *f, size_t i) { return facet_of(e, f->a, i); }
-static jv truth_in(jx *e, const facets *f, size_t i) { return jv_bool(is_true(e, facet_of(e, f->a, i))); }
+static jv value_in(jx *e, facets *f, size_t i) { return facet_of(e, f->a, i); }
+static jv truth_in(jx *e, facets *f, size_t i) { return jv_bool(is_true(e, facet_of(e, f->a, i))); }
 
 jv facet_aside(jx *e, jv v)
 {
@@ -270,9 +271,15 @@ static jv with_facets(jx *e, facets f)
     return f.out;
 }
 
-static jv mapped_in(jx *e, const facets *f, size_t i)
+/* Values often are the same in cases that follow each other. */
+static jv mapped_in(jx *e, facets *f, size_t i)
 {
-    return f->how(e, facet_of(e, f->a, i), facet_of(e, f->b, i), f->with);
+    const jv a = facet_of(e, f->a, i), b = facet_of(e, f->b, i);
+    if (!f->last.kind || !is_identical(a, f->last_a) || !is_identical(b, f->last_b))
+        f->last = f->how(e, a, b, f->with);
+    f->last_a = a;
+    f->last_b = b;
+    return f->last;
 }
 
 jv map_facets(jx *e, jv a, jv b, facet_fn *how, const void *with)
@@ -288,7 +295,7 @@ static int64_t count_in(const jx *e, const jlist *list, size_t i)
     return left < 0 ? 0 : ax_min(left, (int64_t)list->n);
 }
 
-static jv number_in(jx *e, const facets *f, size_t i)
+static jv number_in(jx *e, facets *f, size_t i)
 {
     return jv_int(f->plus * count_in(e, f->list, i) + f->add);
 }
@@ -365,7 +372,7 @@ static jv element_of(const facets *f, int64_t n)
     return n + f->add < 0 ? jv_undefined("there is no such message") : f->list->v[n + f->add];
 }
 
-static jv element_in(jx *e, const facets *f, size_t i) { return element_of(f, count_in(e, f->list, i)); }
+static jv element_in(jx *e, facets *f, size_t i) { return element_of(f, count_in(e, f->list, i)); }
 
 jv last_message(jx *e, const jlist *list, int64_t i)
 {
@@ -376,7 +383,7 @@ jv last_message(jx *e, const jlist *list, int64_t i)
 
 /* ---- the cuts that are wanted -------------------------------------------------------------------------- */
 
-static jv prompt_in(jx *e, const facets *f, size_t i)
+static jv prompt_in(jx *e, facets *f, size_t i)
 {
     (void)f;
     return jv_bool(e->cases[i].cut % 2);

@@ -468,6 +468,8 @@ static inline bool is_first(jv v)
 {
     return (v.kind >= J_NONE && v.kind <= J_REAL) || (v.kind == J_STRING && !v.s->born);
 }
+/* Returns true if values are the same number, or the same thing in memory. */
+static inline bool is_identical(jv a, jv b) { return a.kind == b.kind && a.of == b.of && a.i == b.i; }
 static inline bool is_integer(jv v) { return v.kind == J_INT || v.kind == J_BOOL; }
 static inline bool is_number(jv v) { return is_integer(v) || v.kind == J_REAL; }
 static inline double to_real(jv v) { return v.kind == J_REAL ? v.real : (double)v.i; }
@@ -612,7 +614,8 @@ bool follows_messages(jx *e, int64_t first, jv last, size_t *offset);
 /* Returns element i < 0 of a list of messages, counted from its end. */
 jv last_message(jx *e, const jlist *list, int64_t i);
 /* Returns true if two values are the same, with the same origins. */
-bool same_value(jx *e, jv a, jv b);
+bool same_contents(jx *e, jv a, jv b);
+static inline bool same_value(jx *e, jv a, jv b) { return is_identical(a, b) || same_contents(e, a, b); }
 /* Returns true if a value never changes: it is a number, a string, or a list or map of such values alone. It
  * holds no list of messages, which ends earlier in side runs, and nothing whose identity can be asked for but
  * lists and maps (cannot_tell). */

@@ -471,45 +471,17 @@ static jv eval_binary(jx *e, scope *s, const node *n)
     return binary(e, op, left, settle(e, right));
 }
 
-/* Not inline, so that leaves need no frame for what this does. */
-static __attribute__((noinline)) jv eval_node(jx *e, scope *s, const node *n)
-{
-    switch ((node_type)n->type) {
-    case N_LIST:
-    case N_TUPLE:
-        return eval_list(e, s, n);
-    case N_DICT:
-        return eval_dict(e, s, n);
-    case N_ATTR:
-        return eval_attribute(e, s, n);
-    case N_ITEM:
-        return eval_item(e, s, n);
-    case N_CALL:
-        return eval_call(e, s, n);
-    case N_FILTER:
-        return eval_filter(e, s, n);
-    case N_TEST:
-        return eval_test(e, s, n);
-    case N_NEG:
-    case N_POS:
-        return negate(e, eval(e, s, n->a), n->type == N_NEG);
-    case N_NOT:
-        return eval_not(e, s, n);
-    case N_AND:
-    case N_OR:
-        return eval_logic(e, s, n);
-    case N_BINARY:
-        return eval_binary(e, s, n);
-    case N_CONCAT:
-        return eval_concat(e, s, n);
-    case N_COMPARE:
-        return eval_compare(e, s, n);
-    case N_COND:
-        return eval_cond(e, s, n);
-    default:
-        jx_fail(e, "a slice stands where a value is needed");
-    }
-}
+static jv eval_sign(jx *e, scope *s, const node *n) { return negate(e, eval(e, s, n->a), n->type == N_NEG); }
+
+/* What evaluates each type of node but constants and names. */
+typedef jv eval_fn(jx *e, scope *s, const node *n);
+static eval_fn *const evals[] = {
+    [N_LIST] = eval_list,     [N_TUPLE] = eval_list,    [N_DICT] = eval_dict,      [N_ATTR] = eval_attribute,
+    [N_ITEM] = eval_item,     [N_CALL] = eval_call,     [N_FILTER] = eval_filter,  [N_TEST] = eval_test,
+    [N_NEG] = eval_sign,      [N_POS] = eval_sign,      [N_NOT] = eval_not,        [N_AND] = eval_logic,
+    [N_OR] = eval_logic,      [N_BINARY] = eval_binary, [N_CONCAT] = eval_concat,  [N_COMPARE] = eval_compare,
+    [N_COND] = eval_cond,
+};
 
 jv eval_unasked(jx *e, scope *s, const node *n)
 {
@@ -521,8 +493,10 @@ jv eval_unasked(jx *e, scope *s, const node *n)
     if (n->type == N_NAME) {
         out = eval_name(e, s, n);
     } else {
+        if (n->type >= AX_COUNT(evals) || !evals[n->type])
+            jx_fail(e, "a slice stands where a value is needed");
         jx_enter(e);
-        out = eval_node(e, s, n);
+        out = evals[n->type](e, s, n);
         jx_leave(e);
     }
     return out.facets && e->aside ? facet_aside(e, out) : out;

@@ -140,6 +140,43 @@ static const struct {
     {"{% set p = true %}{% if messages|length < 4 %}{% set p = false %}{% endif %}{% set p = "
      "add_generation_prompt and p %}" EACH ONE "{% endfor %}{{ p }}",
      {5, 5}},
+    /* a range over their number is a list of messages; one that is not over all of it is none */
+    {"{% for i in range(messages|length) %}[{{ messages[i].content }}{{ '.' if loop.last }}]{% endfor "
+     "%}" PROMPT,
+     {4, 4}},
+    {"{% set n = messages[1:]|length %}{% for i in range(1, n) %}[{{ messages[i].content }}]{% endfor "
+     "%}" PROMPT,
+     {3, 3}},
+    {"{% for i in range(messages|length - 1) %}[{{ messages[i].content }}]{% endfor %}" PROMPT, {0, 0}},
+    {"{% for i in range(messages|length, 0, -1) %}[{{ messages[i - 1].content }}]{% endfor %}" PROMPT,
+     {0, 0}},
+    {"{% set r = range(messages|length) %}" EACH ONE
+     "{% endfor %}{{ r|list }}{{ r|length }}{{ r|last }}{{ r[-1] "
+     "}}{{ 3 in r }}{{ r[1:]|list }}" PROMPT,
+     {5, 5}},
+    {EACH ONE
+     "{% for k in range(loop.index, messages|length) %}{{ messages[k].role if loop.first }}{% endfor %}{% "
+     "endfor %}" PROMPT,
+     {4, 4}},
+    {EACH ONE
+     "{% set ns = namespace(next='') %}{% for k in range(loop.index, messages|length) %}{% if not ns.next "
+     "%}{% set ns.next = messages[k].role %}{% endif %}{% endfor %}{{ ns.next }}{% endfor %}" PROMPT,
+     {4, 4}},
+    /* behind a loop that only looks, what was set decides, or cannot be told */
+    {"{% set ns = namespace(last=-1) %}" EACH
+     "{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% "
+     "endfor %}{% if ns.last > 3 %}{% set x = 'late' %}{% else %}{% set x = 'early' %}{% endif %}" EACH ONE
+     "{{ x if "
+     "loop.index0 == ns.last }}{% endfor %}{{ x }}" PROMPT,
+     {2, 2}},
+    {"{% set g = ['p', 'q'] | map('string') %}{% set ns = namespace(n=0) %}" EACH
+     "{% set ns.n = ns.n + 1 %}{% endfor "
+     "%}{% if ns.n > 2 %}{{ g|list }}{% endif %}" EACH ONE "{% endfor %}{{ ns.n }}{{ g|list }}" PROMPT,
+     {0, 0}},
+    {"{% set ns = namespace(n=0) %}" EACH
+     "{% if m.content == 'd' %}{% break %}{% endif %}{% set ns.n = ns.n + 1 %}{% "
+     "endfor %}" EACH ONE "{{ ns.n if loop.last }}{% endfor %}{{ ns.n }}" PROMPT,
+     {4, 4}},
     /* what changes later, or ends elsewhere for the first messages, has no facets */
     {"{% if messages|length > 3 %}{% set x = messages|list %}{% else %}{% set x = messages %}{% endif %}" EACH
          ONE "{{ x|length }}{% endfor %}",

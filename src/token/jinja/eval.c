@@ -476,10 +476,10 @@ static jv eval_sign(jx *e, scope *s, const node *n) { return negate(e, eval(e, s
 /* What evaluates each type of node but constants and names. */
 typedef jv eval_fn(jx *e, scope *s, const node *n);
 static eval_fn *const evals[] = {
-    [N_LIST] = eval_list,     [N_TUPLE] = eval_list,    [N_DICT] = eval_dict,      [N_ATTR] = eval_attribute,
-    [N_ITEM] = eval_item,     [N_CALL] = eval_call,     [N_FILTER] = eval_filter,  [N_TEST] = eval_test,
-    [N_NEG] = eval_sign,      [N_POS] = eval_sign,      [N_NOT] = eval_not,        [N_AND] = eval_logic,
-    [N_OR] = eval_logic,      [N_BINARY] = eval_binary, [N_CONCAT] = eval_concat,  [N_COMPARE] = eval_compare,
+    [N_LIST] = eval_list, [N_TUPLE] = eval_list,    [N_DICT] = eval_dict,     [N_ATTR] = eval_attribute,
+    [N_ITEM] = eval_item, [N_CALL] = eval_call,     [N_FILTER] = eval_filter, [N_TEST] = eval_test,
+    [N_NEG] = eval_sign,  [N_POS] = eval_sign,      [N_NOT] = eval_not,       [N_AND] = eval_logic,
+    [N_OR] = eval_logic,  [N_BINARY] = eval_binary, [N_CONCAT] = eval_concat, [N_COMPARE] = eval_compare,
     [N_COND] = eval_cond,
 };
 

@@ -187,7 +187,7 @@ bool is_constant(jx *e, jv v)
 /* What values are in the cases, or make of them. */
 typedef struct facets {
     jv (*in)(jx *e, struct facets *f, size_t i); /* the value in a case */
-    jv out;                                            /* the value in the whole conversation */
+    jv out;                                      /* the value in the whole conversation */
     jv a, b;
     facet_fn *how;
     const void *with;
@@ -295,10 +295,7 @@ static int64_t count_in(const jx *e, const jlist *list, size_t i)
     return left < 0 ? 0 : ax_min(left, (int64_t)list->n);
 }
 
-static jv number_in(jx *e, facets *f, size_t i)
-{
-    return jv_int(f->plus * count_in(e, f->list, i) + f->add);
-}
+static jv number_in(jx *e, facets *f, size_t i) { return jv_int(f->plus * count_in(e, f->list, i) + f->add); }
 
 jv count_facets(jx *e, const jlist *list, int64_t plus, int64_t add)
 {

@@ -113,9 +113,16 @@ jv get_slice(jx *e, jv object, const jv *low, const jv *high, const jv *step)
     return jv_str(text);
 }
 
+/* Returns true for a path of one part that is no number. */
+static bool is_plain(jx *e, jstr *path)
+{
+    const char *text = js_data(e, path);
+    return path->n && !(*text >= '0' && *text <= '9') && !memchr(text, '.', path->n);
+}
+
 jv get_path(jx *e, jv object, jv path)
 {
-    if (path.kind != J_STRING)
+    if (path.kind != J_STRING || is_plain(e, path.s))
         return get_item(e, object, path);
     const char *text = key_text(e, path);
     for (const char *dot; *text; text = dot + (*dot == '.')) {

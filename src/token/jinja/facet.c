@@ -180,7 +180,8 @@ bool is_constant(jx *e, jv v)
     if (v.kind == J_LIST)
         return v.list->kind != L_GENERATOR && !v.list->watched && are_constant(e, v.list->v, v.list->n);
     if (v.kind == J_DICT)
-        return are_constant(e, v.dict->key, v.dict->n) && are_constant(e, v.dict->value, v.dict->n);
+        return v.dict->given ||
+               (are_constant(e, v.dict->key, v.dict->n) && are_constant(e, v.dict->value, v.dict->n));
     return v.kind < J_LIST;
 }
 

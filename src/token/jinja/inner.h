@@ -97,6 +97,7 @@ struct jlist {
 struct jdict {
     jv *key, *value; /* in the order of insertion */
     size_t n, capacity;
+    bool given; /* an object of the context, which never changes */
 };
 
 struct jmethod {

@@ -427,6 +427,7 @@ static jv from_object(jx *e, const json_t *object, int32_t from)
 {
     jdict *d = dict_new(e);
     json_t *o = (json_t *)object;
+    d->given = true;
     d->capacity = json_object_size(o);
     d->key = jx_alloc(e, d->capacity * sizeof *d->key);
     d->value = jx_alloc(e, d->capacity * sizeof *d->value);

@@ -8,9 +8,9 @@
  * earlier.
  *
  * Many templates look at their messages before they write them, for the last question or for calls. Then the
- * cases part ways before the main loop. What comes before it is run once more for each of them, from the
- * first statement that asked, or, if a loop looks at the messages in their order, from where this loop came
- * to the end of its messages. The variables that are other than in the run of the whole conversation get
+ * cases part ways before the main loop. If a loop looks at the messages in their order, what a case has at
+ * its end lies in e->undo. Else what comes before the main loop is run once more for each case, from the
+ * first statement that asked. The variables that are other than in the run of the whole conversation get
  * facets, and the cases agree again. */
 #include "token/jinja/inner.h"
 

@@ -81,6 +81,16 @@ static ax_status list_sent(const ax_grid *grid, const int64_t *sent, ax_engine_p
     return AX_OK;
 }
 
+/* Does to the weights what the update of a step does: the next step gathers those in the weight cache again.
+ */
+static ax_status renew_weights(const ax_engine *e)
+{
+    for (int i = 0; i < e->set->n; i++)
+        if (!e->set->param[i]->frozen)
+            AX_TRY(ax_param_all_gather(e->set->param[i]));
+    return AX_OK;
+}
+
 /* Runs each task twice on the device `dry`. The first run records the order in which the task uses weights
  * (the order of their all-gathers), the second run records the memory.
  *
@@ -112,6 +122,8 @@ static ax_status dry_run_tasks(ax_engine *e, sums *sent)
         ax_frame_forget(e->slot[0].frame);
     }
     add_sent(e, middle, sent);
+    if (!several)
+        AX_TRY(renew_weights(e));
     add_sent(e, -1, sent);
     if (!several)
         AX_TRY(engine_begin_step(e));

@@ -26,6 +26,7 @@ static const char *const runs[] = {
     "ranks=4 grid.data=4 zero=2",
     "ranks=4 grid.data=4 zero=3",
     "ranks=2 grid.z=2 train.weight_cache=30000",
+    "ranks=2 grid.z=2 train.weight_cache=30000 train.global_batch=4",
     "ranks=3 grid.data=3 zero=1 train.global_batch=18",
     "ranks=4 grid.x=2 grid.y=2 train.recompute=full train.recompute_comm=keep",
     "ranks=2 grid.pipe=2",

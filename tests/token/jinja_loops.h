@@ -147,7 +147,7 @@ static const struct {
     {"{% set n = messages[1:]|length %}{% for i in range(1, n) %}[{{ messages[i].content }}]{% endfor "
      "%}" PROMPT,
      {3, 3}},
-    {"{% for i in range(messages|length - 1) %}[{{ messages[i].content }}]{% endfor %}" PROMPT, {0, 0}},
+    {"{% for i in range(messages|length - 1) %}[{{ messages[i].content }}]{% endfor %}" PROMPT, {4, 4}},
     {"{% for i in range(messages|length, 0, -1) %}[{{ messages[i - 1].content }}]{% endfor %}" PROMPT,
      {0, 0}},
     {"{% set r = range(messages|length) %}" EACH ONE

@@ -324,33 +324,39 @@ static ax_status check_marked(const said *message, size_t n)
     return AX_OK;
 }
 
-/* Finds the answers that {% generation %} marks. A block belongs to the turns whose text it has. */
+/* Finds the answers that {% generation %} marks. A block belongs to the turns whose text it has; one that has
+ * none and stands right behind another, as what closes an answer may, to those of the other, unless it may be
+ * that of an answer without text that is learned where they are not, or the other way around. */
 static ax_status find_marked(const said *message, size_t n, const ax_jinja_text *all, ax_buf *answers)
 {
+    enum { NO = 1, YES = 2 }; /* bits: there are turns that are not learned, that are */
     const ax_jinja_part *part = (const void *)all->parts.data;
-    bool all_learned = true;
+    int answered = 0, silent = 0, before = 0;
     for (size_t i = 1; i <= n; i++)
-        all_learned &= !message[i].answer || message[i].learned;
+        if (message[i].answer) {
+            answered |= message[i].learned ? YES : NO;
+            silent |= message[i].there.end ? 0 : message[i].learned ? YES : NO;
+        }
     for (size_t i = 0, begin = 0; i < all->n_parts;) {
         chat_range one = {begin, begin};
-        bool learned = all_learned, other = false; /* it has text of turns that are learned, and of others */
         const uint32_t block = part[i].block;
+        int known = answered & NO ? 0 : YES;
         for (; i < all->n_parts && part[i].block == block; i++) {
             one.end = part[i].end;
-            if (!all_learned && part[i].from > 0 && (size_t)part[i].from <= n) {
-                learned |= message[part[i].from].learned;
-                other |= !message[part[i].from].learned;
-            }
+            if ((answered & NO) && part[i].from > 0 && (size_t)part[i].from <= n)
+                known |= message[part[i].from].learned ? YES : NO;
         }
         begin = one.end;
-        if (block && learned == other && !all_learned)
+        known = known || (silent & ~before) ? known : before;
+        before = block ? known : 0;
+        if (block && known != NO && known != YES)
             return ax_fail(
                 AX_ERR_DATA,
                 "which turns are learned cannot be told, because the model's chat_template marks a "
                 "text of which %s: learn all turns of the assistant, or name a template with --template "
                 "(data.template)",
-                learned ? "some turns are learned, and others not" : "no turn is known");
-        if (block && learned)
+                known ? "some turns are learned, and others not" : "no turn is known");
+        if (block && known == YES)
             AX_TRY(ax_buf_add(answers, &one, sizeof one));
     }
     return check_marked(message, n);

@@ -452,7 +452,8 @@ static void marks_are_the_targets(void **state)
         "{% for m in messages %}{{ m.role }}:{% if loop.last %}{% generation %}{{ m.content }}{% "
         "endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}",
         two, "turn 2: the model's chat_template marks answers with {% generation %}, but nothing of this");
-    /* Blocks beside each other are of their own turns; one block of several turns is of all of them. */
+    /* Blocks beside each other are of their own turns; one block of several turns is of all of them. A block
+     * without text of a turn, behind another, closes that one, unless an answer has no text. */
     static const char beside[] = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ "
                                  "m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% "
                                  "endfor %}",
@@ -464,6 +465,15 @@ static void marks_are_the_targets(void **state)
                                  "{'role': 'assistant', 'content': 'c', 'weight': 0}]";
     expect(*state, beside, first, "~a~b[~c]");
     expect(*state, beside, second, "~a[~b]~c");
+    static const char closed[] = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ "
+                                 "m.content }}{% endgeneration %}{% generation %}!{% endgeneration %}{% else "
+                                 "%}{{ m.content }}{% endif %}{% endfor %}";
+    expect(*state, closed, first, "~a~b![~c!]");
+    expect(*state, closed, second, "~a[~b!]~c!");
+    expect_refused(*state, closed,
+                   "[{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b', 'weight': 0}, "
+                   "{'role': 'assistant', 'content': ''}]",
+                   "marks a text of which no turn is known");
     expect(*state, around, two, "[~a~b~c~d]");
     expect_refused(*state, around, first,
                    "which turns are learned cannot be told, because the model's chat_template marks a text "

@@ -52,7 +52,9 @@ typedef struct ax_train_plan {
     ax_grid_size grid;
     ax_parallel parallel;
     ax_threads threads;
-    ax_dtype compute; /* dtype of activations and of the operands of GEMMs (ax_ctx) */
+    int64_t scratch, ranks_per_node; /* of the machine that is planned for; 0: those of this machine, and the
+                                        setting runtime.ranks_per_node */
+    ax_dtype compute;                /* dtype of activations and of the operands of GEMMs (ax_ctx) */
     ax_schedule schedule;
     ax_engine_options options; /* options.model is the run's model */
     ax_engine_plan engine;     /* planned memory of this rank's engine */

@@ -465,7 +465,6 @@ static ax_status search(ax_config *config, const args *a, const ax_machine *mach
     const cli_plan_search how = {&a->common, (int)ax_max(a->top, 1), a->tokens, a->explain, a->json};
     if (!ax_config_given(config, ax_runtime_options[AX_RUNTIME_LOG].key))
         ax_log_set_level(AX_LOG_ERROR); /* what one candidate warns of is no matter of the others */
-    AX_TRY(set_nodes(machine));
     return cli_search_layout(config, &by, &how);
 }
 

@@ -379,13 +379,11 @@ static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_p
     return moves ? pass_on(p, w, piece) : AX_OK;
 }
 
-/* Returns the slot of a piece, which a forward takes. An evaluation keeps no activations, and uses only slot
- * 0. */
-static int slot_of(ax_pipeline *p, ax_pipe_piece piece, bool forward)
+/* Puts a piece that runs forward into a slot, and returns its index; an evaluation keeps no activations, and
+ * uses only slot 0. */
+static int enter_slot(ax_pipeline *p, ax_pipe_piece piece)
 {
-    if (!p->backward)
-        return 0;
-    return forward ? ax_pipe_slots_take(&p->slots, piece) : ax_pipe_slots_find(&p->slots, piece);
+    return p->backward ? ax_pipe_slots_take(&p->slots, piece) : 0;
 }
 
 /* Runs a forward, a backward, or the postponed weight gradients of a piece. A piece's slot is free after its
@@ -396,7 +394,7 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
          ends = task == AX_PIPE_WEIGHTS || (!forward && !p->stage.postpone);
     int64_t number = forward ? now->forwards++ : task == AX_PIPE_BACKWARD ? now->backwards++ : now->weights;
     ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
-    int slot = slot_of(p, piece, forward);
+    int slot = forward ? enter_slot(p, piece) : ax_pipe_slots_find(&p->slots, piece);
     double begin = ax_activity_begin(p->ctx->dev);
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
     if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted after its backward */

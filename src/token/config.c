@@ -44,7 +44,7 @@ static ax_status read_template(const char *dir, const char *name, char **text)
 
 /* Returns true if the name of a template is UTF-8 without control characters, so that messages can show it;
  * else warns that the template is left out. */
-static bool is_name(const char *where, const char *name, size_t n)
+static bool accept_name(const char *where, const char *name, size_t n)
 {
     bool plain = tok_utf8_prefix(name, n) == n;
     for (size_t i = 0; i < n; i++) {
@@ -79,7 +79,7 @@ static ax_status read_more_templates(const char *dir, ax_tokenizer *tok)
     ax_status status = listed ? ax_dir_list(more, &names) : AX_OK;
     for (size_t i = 0; i < names.count && status == AX_OK; i++) {
         const size_t n = strlen(names.items[i]), stem = n > strlen(end) ? n - strlen(end) : 0;
-        if (!stem || strcmp(names.items[i] + stem, end) != 0 || !is_name(more, names.items[i], stem))
+        if (!stem || strcmp(names.items[i] + stem, end) != 0 || !accept_name(more, names.items[i], stem))
             continue;
         status = read_template(more, names.items[i], &text);
         if (status == AX_ERR_DATA) {
@@ -222,7 +222,7 @@ static json_t *name_templates(const json_t *field)
     json_object_foreach_safe(named, next, name, text)
     {
         good &= json_is_string(text);
-        if (!is_name("tokenizer_config.json", name, strlen(name)))
+        if (!accept_name("tokenizer_config.json", name, strlen(name)))
             json_object_del(named, name);
     }
     if (!good) {

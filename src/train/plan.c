@@ -41,6 +41,7 @@ ax_status ax_train_parallel(const ax_config *config, ax_parallel *out)
 ax_status ax_train_plan_grid(const ax_train_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;
+    plan->scratch = run->config->scratch;
     plan->grid = ax_config_grid(run->config);
     AX_TRY(ax_train_parallel(run->config, &plan->parallel));
     plan->compute = ax_config_dtype(run->config->train.precision);
@@ -94,8 +95,9 @@ static ax_status number_nodes(const ax_train_plan *plan, ax_comm *world)
     const char *ranks, *shared;
     AX_TRY(ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &ranks));
     AX_TRY(ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &shared));
+    const long n = plan->ranks_per_node ? plan->ranks_per_node : strtol(ranks, NULL, 10);
     return ax_offload_host_carries(&plan->parallel.offload)
-               ? ax_comm_dry_nodes(world, (int)strtol(ranks, NULL, 10), strcmp(shared, "off") != 0)
+               ? ax_comm_dry_nodes(world, (int)n, strcmp(shared, "off") != 0)
                : AX_OK;
 }
 
@@ -133,8 +135,8 @@ ax_status ax_train_plan_rank(const ax_train_plan *plan, const ax_engine_options 
 {
     AX_TRY(ax_engine_plan_make(options, world, plan->grid, parallel, plan->config->device,
                                plan->threads.count, plan->compute, out));
-    if (plan->config->scratch)
-        out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)plan->config->scratch;
+    if (plan->scratch)
+        out->memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)plan->scratch;
     return AX_OK;
 }
 

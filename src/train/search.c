@@ -465,7 +465,7 @@ static ax_status find_enough(struct ax_search *s, tables *t, int64_t *out, bool 
     int64_t low = s->by.ranks, high = low;
     while (!do_fit && high < all) {
         low = high;
-        high = ax_min(2 * high, all);
+        high = ax_min(next_ranks(s, 2 * high - 1), all);
         AX_TRY(enough(s, t, high, &do_fit));
     }
     *out = do_fit ? high : 0;
@@ -575,6 +575,8 @@ static ax_status make_base(struct ax_search *s)
     AX_TRY(ax_comm_alone_create(s->by.ranks, &s->world));
     p->config = run->config;
     AX_TRY(ax_train_parallel(run->config, &p->parallel));
+    p->scratch = s->by.machine->device.scratch;
+    p->ranks_per_node = s->by.machine->ranks_per_node;
     p->compute = ax_config_dtype(run->config->train.precision);
     p->ranks = s->world;
     AX_TRY(ax_grid_order_parse(run->config->grid.order, &p->order));

@@ -32,6 +32,7 @@ typedef struct replaying {
     ax_train_plan plan; /* that of the candidate, of the whole model */
     ax_prices prices;
     search_mode mode;
+    bool whole; /* with all blocks, and all ranks whose place on nodes is another */
     int stages, chunks;
     int64_t *begin; /* [stages · chunks + 1]: first block of each part */
 } replaying;
@@ -74,12 +75,14 @@ static ax_status replay(const replaying *r, const ax_train_plan *plan, int stage
         return AX_OK;
     }
     AX_TRY(status);
-    if (m->device.scratch)
-        engine.memory.bytes[AX_MEMORY_WORKSPACE] = (size_t)m->device.scratch;
+    if (r->mode <= SEARCH_ANYWAY) /* the order is open, and so how ranks lie on nodes */
+        engine.memory.bytes[AX_MEMORY_COLLECTIVES] = 0;
+    else if (r->whole)
+        status = ax_train_plan_apart(plan, &engine);
     out->memory = (double)ax_memory_total(&engine.memory);
     out->host =
         (double)ax_memory_on(&engine.memory, AX_MEMORY_ON_HOST) + (m->device.host_access ? out->memory : 0);
-    if (is_timed(r))
+    if (status == AX_OK && is_timed(r))
         status = ax_train_replay_stage(plan, &engine, stage, &r->prices, NULL, &out->times);
     ax_engine_plan_fini(&engine);
     return status;
@@ -198,24 +201,35 @@ static ax_status find_parts(replaying *r)
     return status;
 }
 
-/* Returns the node of a stage's rank whose other coordinates are 0. */
-static int64_t node_of(const replaying *r, int stage)
+/* Returns the rank of a stage whose other coordinates are 0. */
+static int64_t first_rank(const replaying *r, int stage)
 {
     int64_t distance = 1;
     for (int i = 0; r->plan.order.axis[i] != AX_PIPE; i++)
         distance *= ax_grid_size_along(r->plan.grid, r->plan.order.axis[i]);
-    return stage * distance / r->s->by.machine->ranks_per_node;
+    return stage * distance;
 }
 
 static bool leaves_node(const replaying *r, int stage)
 {
-    return r->mode == SEARCH_TIMED && node_of(r, stage) != node_of(r, (stage + 1) % r->stages);
+    const int64_t node = r->s->by.machine->ranks_per_node;
+    return r->mode == SEARCH_TIMED &&
+           first_rank(r, stage) / node != first_rank(r, (stage + 1) % r->stages) / node;
+}
+
+/* Returns true if the buffers between nodes may be others, as nodes divide the ranks of the stages elsewhere.
+ */
+static bool lie_apart(const replaying *r, int stage, int other)
+{
+    return r->whole && ax_offload_host_carries(&r->plan.parallel.offload) &&
+           (first_rank(r, other) - first_rank(r, stage)) % r->s->by.machine->ranks_per_node;
 }
 
 /* Returns true if stage `other`, after `stage`, takes as long; `stage` then needs no less memory. */
 static bool are_alike(const replaying *r, int stage, int other)
 {
-    if (!stage || other == r->stages - 1 || leaves_node(r, stage) != leaves_node(r, other) ||
+    if (!stage || other == r->stages - 1 || lie_apart(r, stage, other) ||
+        leaves_node(r, stage) != leaves_node(r, other) ||
         leaves_node(r, stage - 1) != leaves_node(r, other - 1))
         return false;
     for (int c = 0; c < r->chunks; c++)
@@ -355,7 +369,7 @@ static ax_status run(replaying *r, ax_candidate *c, bool whole)
 
 ax_status search_replay(struct ax_search *s, ax_candidate *c, search_mode mode, bool whole)
 {
-    replaying r = {.s = s, .plan = s->base, .mode = mode};
+    replaying r = {.s = s, .plan = s->base, .mode = mode, .whole = whole};
     search_apply(c, &r.plan);
     r.prices = mode <= SEARCH_ANYWAY ? ax_prices_least(s->by.machine) : ax_prices_of(s->by.machine);
     r.stages = ax_grid_size_along(c->grid, AX_PIPE);

@@ -42,7 +42,10 @@ ax_status ax_trainer_plan_stage(const ax_trainer *trainer, int stage, ax_engine_
 {
     const ax_train_plan *p = &trainer->run.plan;
     AX_TRY(ax_train_plan_stage(p, &p->options, stage, out));
-    return ax_train_plan_apart(p, out);
+    ax_status status = ax_train_plan_apart(p, out);
+    if (status != AX_OK)
+        ax_engine_plan_fini(out);
+    return status;
 }
 
 ax_status ax_trainer_time_step(const ax_trainer *trainer, const ax_prices *prices,

@@ -13,7 +13,7 @@
     "data: {train: train.tok}\n"                                                                             \
     "train: {global_batch: 8, precision: fp32, steps: 2}\nrun: {dir: run}\nthreads: 1\n"
 #define MACHINE                                                                                              \
-    "name: two nodes\nnodes: 2\nranks_per_node: 2\ndevice: {memory: %s, scratch: 100000, host_access: "      \
+    "name: two nodes\nnodes: 2\nranks_per_node: %d\ndevice: {memory: %s, scratch: 100000, host_access: "     \
     "true, stream: 1e11,\n"                                                                                  \
     "  gemm: {bf16: 1e12, f32: 1e12}}\n"                                                                     \
     "links: {node: {rate: 1e10, latency: 1e-6}, network: {rate: 1e8, latency: 1e-5}}\n"
@@ -26,10 +26,10 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-static void write_machine(const char *path, const char *memory)
+static void write_machine(const char *path, int ranks_per_node, const char *memory)
 {
     char text[1024];
-    snprintf(text, sizeof text, MACHINE, memory);
+    snprintf(text, sizeof text, MACHINE, ranks_per_node, memory);
     write_text(path, text);
 }
 
@@ -44,7 +44,8 @@ static int prepare(void **state)
     for (int i = 0; i < 2000; i++)
         document[i] = i * 7 % 255;
     write_text("a.yaml", SMALL);
-    write_machine("m.yaml", "100000000000");
+    write_machine("m.yaml", 2, "100000000000");
+    write_machine("three.yaml", 3, "100000000000");
     return ax_token_writer_create("train.tok", 256, 255, 0, &writer) != AX_OK ||
            ax_token_writer_add(writer, document, 2000, 6000) != AX_OK ||
            ax_token_writer_finish(&writer, NULL) != AX_OK;
@@ -86,16 +87,19 @@ static void the_plan_of_each_is_the_same(void **state)
     (void)state;
     /* The printed keys have an axis that is given, and no other key that is. */
     static const struct {
+        const char *machine;
+        int ranks_per_node;
         const char *axis, *others;
-    } given[] = {{"grid.pipe=2", "train.recompute=none"},
-                 {"", "zero=2 train.recompute=full train.micro_batch=2"},
-                 {"", "pipe.slack=3 train.recompute_comm=keep"},
-                 {"", "pipe.schedule=interleaved pipe.chunks=2 train.global_batch=6"}};
+    } given[] = {{"m", 2, "grid.pipe=2", "train.recompute=none"},
+                 {"m", 2, "", "zero=2 train.recompute=full train.micro_batch=2"},
+                 {"m", 2, "", "pipe.slack=3 train.recompute_comm=keep"},
+                 {"three", 3, "grid.x=2", "zero=1"}, /* groups lie otherwise on nodes, by rank and order */
+                 {"m", 2, "", "pipe.schedule=interleaved pipe.chunks=2 train.global_batch=6"}};
     for (size_t i = 0; i < AX_COUNT(given); i += (size_t)one_of(1, 3)) {
         char command[1024];
         snprintf(command, sizeof command,
-                 AXONN " plan a.yaml --ranks 4 --machine m.yaml --top 4 --json %s %s", given[i].axis,
-                 given[i].others);
+                 AXONN " plan a.yaml --ranks 4 --machine %s.yaml --top 4 --json %s %s", given[i].machine,
+                 given[i].axis, given[i].others);
         json_t *found = json_of(command), *one;
         double before = 0;
         size_t k;
@@ -103,11 +107,11 @@ static void the_plan_of_each_is_the_same(void **state)
         json_array_foreach(json_object_get(found, "best"), k, one)
         {
             const char *keys = json_string_value(json_object_get(one, "keys"));
-            snprintf(command, sizeof command, AXONN " plan a.yaml --ranks 4 --machine m.yaml --json %s %s",
-                     given[i].others, keys);
+            snprintf(command, sizeof command, AXONN " plan a.yaml --ranks 4 --machine %s.yaml --json %s %s",
+                     given[i].machine, given[i].others, keys);
             json_t *plan = json_of(command);
             assert_true(number(plan, "mem_planned") == number(one, "mem_planned"));
-            assert_true(node_memory(plan, 2) == number(one, "host_memory"));
+            assert_true(node_memory(plan, given[i].ranks_per_node) == number(one, "host_memory"));
             assert_true(fabs(number(plan, "step_ms") - number(one, "step_ms")) <
                         1e-9 * number(plan, "step_ms"));
             assert_true(number(one, "step_ms") >= before * (1 - 1e-9));
@@ -260,9 +264,9 @@ static void bad_searches_are_refused(void **state)
          {"the weights alone, which need 17 ranks", "the smallest number of ranks that would do is 76"},
          3}};
     ax_buf out = {0};
-    write_machine("small.yaml", "3000000");
-    write_machine("tiny.yaml", "1000000");
-    write_machine("many.yaml", "12000000");
+    write_machine("small.yaml", 2, "3000000");
+    write_machine("tiny.yaml", 2, "1000000");
+    write_machine("many.yaml", 2, "12000000");
     assert_int_equal(shell("sed -i 's/^nodes: 2/nodes: 2048/' many.yaml", &out), 0);
     assert_int_equal(shell("sed 's/stream: 1e11, *//' m.yaml >slow.yaml", &out), 0);
     assert_int_equal(shell("sed 's/_node: 2/_node: 16/' m.yaml >wide.yaml", &out), 0);

@@ -141,8 +141,8 @@ static node *parse_brackets(parser *p)
     return n;
 }
 
-/* Notes that a variable is read; `asked`: in a way that says that it may not be there. Functions
- * are. */
+/* Notes that a variable is read; `asked`: in a way that says that it may not be there. Functions that
+ * templates have are no variables. */
 static void note_read(parser *p, const char *name, bool asked)
 {
     if (find_builtin(jinja_functions, name))

@@ -210,6 +210,9 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame);
  * next ax_frame_begin. */
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
+/* Returns true if the frame can run the task: in planned mode, if the plan has it and the frame's slot has
+ * room for what it keeps. */
+bool ax_frame_runs(const ax_frame *frame, const char *task);
 /* Ends a part of a task and begins the next; the frames of other micro-batches may run tasks in between. A
  * task has up to three parts, such as forward, backward, weight gradients. `name` becomes the name of the
  * running task. */

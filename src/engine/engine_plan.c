@@ -15,6 +15,18 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
+/* Returns a slot that trains the chunk: by the plan each has room only for the chunks that a step puts there.
+ */
+static int slot_of(const ax_engine *e, int chunk)
+{
+    char name[24];
+    int slot = 0;
+    engine_task_name("train", chunk, name);
+    while (slot < e->slots - 1 && !ax_frame_runs(e->slot[slot].frame, name))
+        slot++;
+    return slot;
+}
+
 ax_status engine_dry_micro_batch(ax_engine *e, int64_t index, int64_t of, ax_piece_seconds *times)
 {
     static const struct {
@@ -27,9 +39,10 @@ ax_status engine_dry_micro_batch(ax_engine *e, int64_t index, int64_t of, ax_pie
     e->reading = (engine_reading){.read = ax_rows_none, .rows = of * e->rows, .targets = 1};
     AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
     for (int chunk = 0; chunk < engine_chunks(e); chunk++) {
+        const int slot = slot_of(e, chunk);
         for (size_t i = 0; i < n; i++) {
             const double begin = ax_device_now(e->ctx->dev);
-            AX_TRY(tasks[i].run(e, (ax_pipe_piece){index, chunk}, 0));
+            AX_TRY(tasks[i].run(e, (ax_pipe_piece){index, chunk}, slot));
             if (times)
                 times[chunk].of[tasks[i].task] = ax_device_now(e->ctx->dev) - begin;
         }

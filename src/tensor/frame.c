@@ -252,6 +252,13 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     return AX_OK;
 }
 
+bool ax_frame_runs(const ax_frame *frame, const char *task)
+{
+    const ax_frame_task *planned =
+        frame->planned ? find_task(frame->planned->task, frame->planned->tasks, task) : NULL;
+    return !frame->planned || (planned && planned->kept_bytes <= frame->slot_bytes);
+}
+
 ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const ax_batch *batch)
 {
     if (frame->at_end)

@@ -239,12 +239,32 @@ static void a_pipeline_takes_the_time_of_its_schedule(void **state)
     close_bench(&b);
 }
 
+/* Each slot of the schedule interleaved has room for the chunks that a step puts there, and a chunk is timed
+ * in a slot that has room for it. */
+static void chunks_of_other_sizes_have_their_times(void **state)
+{
+    (void)state;
+    bench b;
+    ax_stage_times t[2];
+    ax_step_time step;
+    open_bench(&b, "grid.pipe=2 pipe.schedule=interleaved pipe.chunks=2 pipe.cut=[0,1,2]", 2, 2);
+    OK(ax_trainer_time_step(b.trainer, &prices, NULL, t, &step));
+    for (int task = AX_PIPE_FORWARD; task <= AX_PIPE_BACKWARD; task++) /* one block each */
+        near("a block", "pipe=2", 2, t[0].task[1].of[task], t[1].task[0].of[task]);
+    const double block = t[1].task[0].of[AX_PIPE_FORWARD] + t[1].task[0].of[AX_PIPE_BACKWARD];
+    assert_true(t[1].task[1].of[AX_PIPE_BACKWARD] > 2 * block); /* both ways: two blocks and the head */
+    for (int s = 0; s < 2; s++)
+        ax_stage_times_fini(&t[s]);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_give_the_time_of_the_whole_step),
                                        cmocka_unit_test(many_micro_batches_cost_nothing),
                                        cmocka_unit_test(prices_must_be_times),
                                        cmocka_unit_test(the_trace_of_a_planned_step_has_its_time),
-                                       cmocka_unit_test(a_pipeline_takes_the_time_of_its_schedule)};
+                                       cmocka_unit_test(a_pipeline_takes_the_time_of_its_schedule),
+                                       cmocka_unit_test(chunks_of_other_sizes_have_their_times)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

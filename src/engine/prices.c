@@ -32,6 +32,19 @@ static ax_status copy_seconds(const ax_machine *m, double bytes, double *seconds
     return AX_OK;
 }
 
+static ax_status price_collective(const ax_machine *m, const ax_device_event *e,
+                                  const ax_machine_group *group, ax_leg leg[AX_LEGS], int *legs)
+{
+    const ax_machine_carrier carrier = ax_machine_carries(group);
+    double seconds;
+    AX_TRY(ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, ax_device_event_bytes(e), group,
+                                   &seconds));
+    leg[0] = (ax_leg){AX_ON_DEVICE, m->link[carrier].occupies * seconds};
+    leg[1] = (ax_leg){(int)carrier, seconds};
+    *legs = 2;
+    return AX_OK;
+}
+
 static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg[AX_LEGS], int *legs)
 {
     const ax_machine *m = user;
@@ -47,14 +60,7 @@ static ax_status price_transfer(void *user, const ax_device_event *e, ax_leg leg
         return ax_machine_message_seconds(m, bytes, carrier, true, &leg->seconds);
     }
     const ax_machine_group group = group_of(m, e->comm);
-    const ax_machine_carrier carrier = ax_machine_carries(&group);
-    const ax_coll coll = ((const ax_coll_args *)e->args)->coll;
-    double seconds;
-    AX_TRY(ax_machine_comm_seconds(m, coll, bytes, &group, &seconds));
-    leg[0] = (ax_leg){AX_ON_DEVICE, m->link[carrier].occupies * seconds};
-    leg[1] = (ax_leg){(int)carrier, seconds};
-    *legs = 2;
-    return AX_OK;
+    return price_collective(m, e, &group, leg, legs);
 }
 
 ax_prices ax_prices_of(const ax_machine *machine)
@@ -62,8 +68,8 @@ ax_prices ax_prices_of(const ax_machine *machine)
     return (ax_prices){price_kernel, price_transfer, (void *)(uintptr_t)machine};
 }
 
-/* Prices a collective as if the group's ranks were as close together as the machine allows, and nothing else
- * was on its way. */
+/* Prices a collective as if the group's ranks were as close together as the machine allows. Within a node
+ * nothing else is on its way: which groups leave the node is not known, but that larger ones do. */
 static ax_status price_least(void *user, const ax_device_event *e, ax_leg leg[AX_LEGS], int *legs)
 {
     const ax_machine *m = user;
@@ -71,6 +77,8 @@ static ax_status price_least(void *user, const ax_device_event *e, ax_leg leg[AX
         return price_transfer(user, e, leg, legs);
     const int size = ax_comm_size(e->comm);
     const ax_machine_group group = {size, 1, (int)ax_min(size, m->ranks_per_node)};
+    if (size > m->ranks_per_node)
+        return price_collective(m, e, &group, leg, legs);
     *legs = 1;
     leg->carrier = AX_NO_CARRIER;
     return ax_machine_comm_seconds(m, ((const ax_coll_args *)e->args)->coll, ax_device_event_bytes(e), &group,

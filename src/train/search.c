@@ -20,10 +20,9 @@ static const double open_share = 0.98;
  * replayed as a whole, one of them may turn out to be faster. */
 static const double near_share = 0.03;
 
-/* After so many replays the search looks no longer for what could be faster, but for what the best nodes so
- * far become: it ends with a few more candidates than are asked for, or after the second number with one. */
-enum { PATIENCE = 7000, MOST_REPLAYS = 10000, FEW_MORE = 4 };
-static const double hurry_share = 0.02;
+/* If bounds have not told the fastest after PATIENCE replays, candidates are improved key by key: what cannot
+ * become faster than these is then left out. The search ends after MOST_REPLAYS, if it has found any. */
+enum { PATIENCE = 4000, MOST_REPLAYS = 11000 };
 
 enum { WHOLE = 50 }; /* candidates that are replayed as a whole */
 
@@ -39,18 +38,11 @@ typedef struct frontier {
     node *of;
     size_t n, room;
     int64_t made;
-    double hurry; /* share by which an open node counts as slower for each of its open keys */
 } frontier;
 
-static double rank_of(const frontier *f, const node *n)
+static bool is_before(const node *a, const node *b)
 {
-    return n->bound * (1 + f->hurry * (AX_SEARCH_KEYS - n->depth));
-}
-
-static bool is_before(const frontier *f, const node *a, const node *b)
-{
-    const double x = rank_of(f, a), y = rank_of(f, b);
-    return x < y || (x <= y && a->number > b->number);
+    return a->bound < b->bound || (a->bound <= b->bound && a->number > b->number);
 }
 
 static void swap(node *a, node *b)
@@ -74,7 +66,7 @@ static ax_status push(frontier *f, const node *new)
     size_t i = f->n++;
     f->of[i] = *new;
     f->of[i].number = f->made++;
-    for (; i && is_before(f, &f->of[i], &f->of[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i && is_before(&f->of[i], &f->of[(i - 1) / 2]); i = (i - 1) / 2)
         swap(&f->of[i], &f->of[(i - 1) / 2]);
     return AX_OK;
 }
@@ -82,8 +74,8 @@ static ax_status push(frontier *f, const node *new)
 static void sink(frontier *f, size_t i)
 {
     for (size_t k; (k = 2 * i + 1) < f->n; i = k) {
-        k += k + 1 < f->n && is_before(f, &f->of[k + 1], &f->of[k]);
-        if (!is_before(f, &f->of[k], &f->of[i]))
+        k += k + 1 < f->n && is_before(&f->of[k + 1], &f->of[k]);
+        if (!is_before(&f->of[k], &f->of[i]))
             break;
         swap(&f->of[i], &f->of[k]);
     }
@@ -95,14 +87,6 @@ static node pop(frontier *f)
     f->of[0] = f->of[--f->n];
     sink(f, 0);
     return first;
-}
-
-/* From now on prefers nodes with few open keys. */
-static void hurry(frontier *f, double share)
-{
-    f->hurry = share;
-    for (size_t i = f->n / 2; i-- > 0;)
-        sink(f, i);
 }
 
 /* ---- what was replayed before ---------------------------------------------------------------------- */
@@ -296,12 +280,11 @@ static void enter(struct ax_search *s, const ax_candidate *c, int most)
     s->n += s->n < most;
 }
 
-/* Returns true if the candidates so far are enough, and `next` need not be opened. */
-static bool is_enough(const struct ax_search *s, const frontier *f, const node *next)
+/* Returns true if no node with this bound can become one of the candidates that are of interest. */
+static bool is_hopeless(const struct ax_search *s, double bound, int most)
 {
-    if (f->hurry > 0)
-        return s->n >= s->by.most + FEW_MORE || (s->n && s->replays > MOST_REPLAYS);
-    return s->n >= s->by.most && next->bound > s->best[0].seconds * (1 + near_share);
+    return (s->n == most && bound >= s->best[most - 1].seconds) ||
+           (s->n >= s->by.most && bound > s->best[0].seconds * (1 + near_share));
 }
 
 /* Fails if a signal has come that the program does not end by. */
@@ -311,17 +294,131 @@ static ax_status check_signal(void)
                                : AX_OK;
 }
 
-/* Takes candidates in the order of their times, until there are `most`. */
+/* ---- descent: a candidate that becomes faster key by key ------------------------------------------- */
+
+static bool has_value(const search_values *v, int64_t value)
+{
+    int i = 0;
+    while (i < v->n && v->of[i] != value)
+        i++;
+    return i < v->n;
+}
+
+/* Gives a key of the candidate another value; the keys after it keep theirs if they can, and else get their
+ * first. Returns false if one of them has none. */
+static bool change(const struct ax_search *s, tables *t, ax_search_key key, int64_t value, ax_candidate *c)
+{
+    search_set(s, c, key, value);
+    for (int k = key + 1; k < AX_SEARCH_KEYS; k++) {
+        search_list(s, c, (ax_search_key)k, &t->other);
+        if (!t->other.n)
+            return false;
+        search_set(s, c, (ax_search_key)k, has_value(&t->other, c->value[k]) ? c->value[k] : t->other.of[0]);
+    }
+    return true;
+}
+
+/* Returns true if a factor of at most two, taken from one size of a grid and given to another, makes the
+ * other. */
+static bool are_near(ax_grid_size a, ax_grid_size b)
+{
+    double sum = 0;
+    for (int axis = 0; axis < AX_GRID_SIZES; axis++)
+        sum +=
+            fabs(log2((double)ax_grid_size_along(a, (ax_axis)axis) / ax_grid_size_along(b, (ax_axis)axis)));
+    return sum < 2 + 1e-9;
+}
+
+/* Gives a key the value with which the candidate is fastest and fits. Sets *better to whether that is
+ * another. */
+static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, ax_candidate *c, bool *better)
+{
+    const ax_candidate before = *c;
+    *better = false;
+    search_list(s, &before, key, &t->mine);
+    for (int i = 0; i < t->mine.n && s->replays < MOST_REPLAYS; i++) {
+        ax_candidate next = before;
+        if (t->mine.of[i] == before.value[key] ||
+            (key == AX_SEARCH_GRID && !are_near(before.grid, s->grid[t->mine.of[i]])) ||
+            !change(s, t, key, t->mine.of[i], &next))
+            continue;
+        AX_TRY(check_signal());
+        AX_TRY(replay_once(s, t, SEARCH_TIMED, &next));
+        if (fits(s, &next) && is_better(&next, c)) {
+            *c = next;
+            *better = true;
+        }
+    }
+    return AX_OK;
+}
+
+/* Completes a node, and improves the candidate, if it fits, until no other value of a key is faster. */
+static ax_status descend(struct ax_search *s, tables *t, const node *n, int most)
+{
+    ax_candidate c = n->c;
+    if (!complete(s, t, n->depth, false, &c))
+        return AX_OK;
+    AX_TRY(replay_once(s, t, SEARCH_TIMED, &c));
+    if (!fits(s, &c)) {
+        complete(s, t, n->depth, true, &c);
+        AX_TRY(replay_once(s, t, SEARCH_TIMED, &c));
+    }
+    if (!fits(s, &c))
+        return AX_OK;
+    s->candidates++;
+    enter(s, &c, most);
+    for (int key = 0, unchanged = 0; unchanged < AX_SEARCH_KEYS; key = (key + 1) % AX_SEARCH_KEYS) {
+        bool better;
+        AX_TRY(improve(s, t, (ax_search_key)key, &c, &better));
+        unchanged = better ? 0 : unchanged + 1;
+        if (better) {
+            s->candidates++;
+            enter(s, &c, most);
+        }
+    }
+    return AX_OK;
+}
+
+static int by_bound(const void *a, const void *b) { return is_before(a, b) ? -1 : is_before(b, a); }
+
+/* Descends from the best node of each grid, the one with the least bound first. */
+static ax_status descend_from_all(struct ax_search *s, tables *t, const frontier *f, int most)
+{
+    node *of = NULL;
+    bool *seen = NULL;
+    ax_status status = ax_calloc((size_t)s->n_grids, sizeof *seen, &seen);
+    if (status == AX_OK)
+        status = ax_calloc(f->n, sizeof *of, &of);
+    if (status == AX_OK) {
+        memcpy(of, f->of, f->n * sizeof *of);
+        qsort(of, f->n, sizeof *of, by_bound);
+    }
+    for (size_t i = 0; i < f->n && status == AX_OK && s->replays < MOST_REPLAYS; i++) {
+        bool *grid = &seen[of[i].c.value[AX_SEARCH_GRID]];
+        if (!*grid && !is_hopeless(s, of[i].bound, most))
+            status = descend(s, t, &of[i], most);
+        *grid = true;
+    }
+    free(of);
+    free(seen);
+    return status;
+}
+
+/* ---- the search ------------------------------------------------------------------------------------ */
+
+/* Finds the best candidates, at most `most`. */
 static ax_status take_best(struct ax_search *s, tables *t, frontier *f, int most)
 {
     const node root = {.depth = 0};
+    bool descended = false;
     AX_TRY(open_node(s, t, &root, f));
-    while (f->n && s->n < most) {
+    while (f->n && (!s->n || s->replays < MOST_REPLAYS) && !is_hopeless(s, f->of[0].bound, most)) {
+        if (!descended && s->replays >= PATIENCE) {
+            descended = true;
+            AX_TRY(descend_from_all(s, t, f, most));
+            continue;
+        }
         const node n = pop(f);
-        if (s->replays > PATIENCE && f->hurry <= 0)
-            hurry(f, hurry_share);
-        if (is_enough(s, f, &n))
-            break;
         AX_TRY(check_signal());
         if (n.depth < AX_SEARCH_KEYS) {
             AX_TRY(open_node(s, t, &n, f));

@@ -29,15 +29,18 @@ static void result_fini(stage_result *r)
 /* A candidate that is replayed. */
 typedef struct replaying {
     struct ax_search *s;
-    ax_train_plan plan; /* that of the candidate, of the whole model */
+    ax_train_plan plan;    /* that of the candidate, of the whole model */
+    ax_pipe_settings pipe; /* the candidate's */
     ax_prices prices;
     search_mode mode;
     bool whole; /* with all blocks, and all ranks whose place on nodes is another */
     int stages, chunks;
+    int pieces;     /* of a chunk, to the schedule (join_chunks) */
     int64_t *begin; /* [stages · chunks + 1]: first block of each part */
 } replaying;
 
 static bool is_timed(const replaying *r) { return r->mode > SEARCH_MEMORY; }
+static bool is_open(const replaying *r) { return is_timed(r) && r->mode < SEARCH_TIMED; }
 
 /* Returns the only stage that is replayed, or -1: all are. */
 static int only_stage(const replaying *r)
@@ -201,6 +204,22 @@ static ax_status find_parts(replaying *r)
     return status;
 }
 
+/* A stage of many chunks takes long to replay. As long as keys are open, one chunk stands for all of the
+ * stage: it has their blocks, and the schedule divides its tasks evenly. The memory is then unknown. */
+static ax_status join_chunks(replaying *r)
+{
+    int64_t *begin;
+    AX_TRY(ax_calloc((size_t)r->stages + 1, sizeof *begin, &begin));
+    for (int i = 0; i < r->stages; i++)
+        begin[i + 1] = begin[i] + (int64_t)blocks_in(r, i);
+    free(r->begin);
+    r->begin = begin;
+    r->pieces = r->chunks;
+    r->chunks = 1;
+    r->plan.parallel.pipe.schedule = AX_PIPE_MESSAGE;
+    return AX_OK;
+}
+
 /* Returns the rank of a stage whose other coordinates are 0. */
 static int64_t first_rank(const replaying *r, int stage)
 {
@@ -263,7 +282,7 @@ static ax_status replay_stages(const replaying *r, bool whole, stage_result *res
 static ax_status run_schedule(const replaying *r, const ax_stage_times *times, int64_t micro_batches,
                               bool whole, ax_step_time *out)
 {
-    const ax_pipe_settings *pipe = &r->plan.parallel.pipe;
+    const ax_pipe_settings *pipe = &r->pipe;
     const int64_t fill = r->stages, few = 6 * fill + micro_batches % fill;
     ax_step_time less;
     if (whole || r->stages == 1 || few >= micro_batches)
@@ -283,9 +302,22 @@ static ax_status find_longest(const replaying *r, const ax_stage_times *times, i
     *out = (ax_step_time){0};
     for (int i = 0; i < r->stages; i++) {
         ax_step_time one;
-        AX_TRY(ax_step_time_make(&r->plan.parallel.pipe, 1, micro_batches, &times[i], &one));
+        AX_TRY(ax_step_time_make(&r->pipe, 1, micro_batches, &times[i], &one));
         out->seconds = fmax(out->seconds, one.seconds);
     }
+    return AX_OK;
+}
+
+/* Sets *out to the times of a stage whose chunk is divided. The caller frees out->task. */
+static ax_status divide(const ax_stage_times *t, int pieces, ax_stage_times *out)
+{
+    *out = *t;
+    out->task = NULL;
+    out->chunks = pieces;
+    AX_TRY(ax_calloc((size_t)(AX_STEP_PARTS * pieces), sizeof *out->task, &out->task));
+    for (int i = 0; i < AX_STEP_PARTS * pieces; i++)
+        for (int k = 0; k < AX_PIPE_DONE; k++)
+            out->task[i].of[k] = t->task[i / pieces].of[k] / pieces;
     return AX_OK;
 }
 
@@ -313,18 +345,24 @@ static ax_status find_time(const replaying *r, const stage_result *result, const
     ax_stage_times *times;
     ax_step_time step;
     AX_TRY(ax_calloc((size_t)r->stages, sizeof *times, &times));
-    for (int i = 0; i < r->stages; i++) {
+    ax_status status = AX_OK;
+    for (int i = 0; i < r->stages && status == AX_OK; i++) {
         times[i] = result[like[i]].times;
-        if (r->mode != SEARCH_TIMED)
+        if (r->pieces > 1)
+            status = divide(&result[like[i]].times, r->pieces, &times[i]);
+        if (is_open(r))
             memset(times[i].message, 0, sizeof times[i].message);
     }
-    ax_status status = r->mode == SEARCH_OPEN ? find_longest(r, times, micro_batches, &step)
-                                              : run_schedule(r, times, micro_batches, whole, &step);
+    if (status == AX_OK)
+        status = r->mode == SEARCH_OPEN ? find_longest(r, times, micro_batches, &step)
+                                        : run_schedule(r, times, micro_batches, whole, &step);
     if (status == AX_OK) {
         c->seconds = step.seconds;
         c->bubble = step.bubble;
         enter_waits(r, times, c);
     }
+    for (int i = 0; i < r->stages && r->pieces > 1; i++)
+        free(times[i].task);
     free(times);
     return status;
 }
@@ -339,7 +377,7 @@ static void enter_memory(const replaying *r, const stage_result *result, ax_cand
         memory = fmax(memory, result[i].memory);
         host = fmax(host, result[i].host);
     }
-    c->memory = (size_t)memory;
+    c->memory = r->pieces > 1 ? SIZE_MAX : (size_t)memory;
     c->host = (size_t)(host * ranks);
 }
 
@@ -349,6 +387,8 @@ static ax_status run(replaying *r, ax_candidate *c, bool whole)
     int *like = NULL;
     AX_TRY(ax_calloc((size_t)r->stages * (size_t)r->chunks + 1, sizeof *r->begin, &r->begin));
     ax_status status = find_parts(r);
+    if (status == AX_OK && is_open(r) && r->chunks > 1)
+        status = join_chunks(r);
     if (status == AX_OK)
         status = ax_calloc((size_t)r->stages, sizeof *result, &result);
     if (status == AX_OK)
@@ -372,7 +412,9 @@ ax_status search_replay(struct ax_search *s, ax_candidate *c, search_mode mode, 
     replaying r = {.s = s, .plan = s->base, .mode = mode, .whole = whole};
     search_apply(c, &r.plan);
     r.prices = mode <= SEARCH_ANYWAY ? ax_prices_least(s->by.machine) : ax_prices_of(s->by.machine);
+    r.pipe = r.plan.parallel.pipe;
     r.stages = ax_grid_size_along(c->grid, AX_PIPE);
+    r.pieces = 1;
     r.chunks = r.stages > 1 && r.plan.parallel.pipe.schedule == AX_PIPE_INTERLEAVED
                    ? r.plan.parallel.pipe.chunks
                    : 1;

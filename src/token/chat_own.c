@@ -66,18 +66,24 @@ static const char *bytes_from(const chat_written *text, size_t i, size_t *n)
     return (whole ? text->all : text->tail)->text.data + at;
 }
 
-/* Returns true if a text begins with another. */
-static bool begins(const chat_written *text, const chat_written *prefix)
+/* Returns true if n bytes from byte i of a text on are those from byte k of another on. */
+static bool are_same(const chat_written *text, size_t i, const chat_written *other, size_t k, size_t n)
 {
-    const size_t n = size_of(prefix);
-    bool so = size_of(text) >= n;
-    for (size_t i = ax_min(text->same, prefix->same), there, here, more; i < n && so; i += more) {
-        const char *a = bytes_from(text, i, &there), *b = bytes_from(prefix, i, &here);
+    bool so = true;
+    for (size_t done = 0, there, here, more; done < n && so; done += more) {
+        const char *a = bytes_from(text, i + done, &there), *b = bytes_from(other, k + done, &here);
         more = ax_min(there, here);
-        more = ax_min(more, n - i);
+        more = ax_min(more, n - done);
         so = !memcmp(a, b, more);
     }
     return so;
+}
+
+/* Returns true if a text begins with another. */
+static bool begins(const chat_written *text, const chat_written *prefix)
+{
+    const size_t n = size_of(prefix), known = ax_min(text->same, prefix->same);
+    return size_of(text) >= n && (known >= n || are_same(text, known, prefix, known, n - known));
 }
 
 /* Returns the longest added token at the start of n bytes of text; NULL: none is there. */
@@ -184,6 +190,9 @@ static size_t strip_end(const chat_written *text, chat_range range)
  * stands further behind, in a later turn. */
 static bool ends_alike(const chat_written *text, chat_range range, const chat_written *other, chat_range at)
 {
+    const size_t n = range.end - range.begin;
+    if (n <= at.end - at.begin && are_same(text, range.begin, other, at.end - n, n))
+        return true;
     for (;; range.end--, at.end--) {
         range.end = strip_end(text, range);
         at.end = strip_end(other, at);

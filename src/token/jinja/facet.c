@@ -306,10 +306,14 @@ jv count_facets(jx *e, const jlist *list, int64_t plus, int64_t add)
     return with_facets(e, (facets){.in = number_in, .out = out, .list = list, .plus = plus, .add = add});
 }
 
+/* Makes the facets of a list's length, for all that ask, if there is room. */
 static void take_length(jx *e, void *with)
 {
     jlist *list = with;
     const size_t size = e->n_cases * sizeof(jv);
+    if (size > e->facet_room)
+        return;
+    e->facet_room -= size;
     jx_charge(e, size);
     jv *table = jx_alloc(e, size);
     for (size_t i = 0; i < e->n_cases; i++)
@@ -326,6 +330,8 @@ jv length_facets(jx *e, jlist *list)
         return out;
     if (!list->length)
         on_the_side(e, take_length, list);
+    if (!list->length)
+        return count_facets(e, list, 1, 0);
     out.facets = list->length;
     return out;
 }

@@ -142,8 +142,8 @@ AX_MUST_CHECK ax_status ax_comm_dry_nodes_of(ax_comm *world, const ax_comm *real
 bool ax_comm_dry_has_nodes(const ax_comm *comm);
 /* Changes key[m] for each number m of the world: to equal values where, after equal ones, the groups of two
  * ranks along the axes of `comm` lie alike on nodes, and have as many ranks on the nodes of the two. Changes
- * none if all do, or if the nodes are not those of ax_comm_dry_nodes. */
-void ax_comm_dry_mark(const ax_comm *comm, uint64_t *key);
+ * none and returns false if all do, or if the nodes are not those of ax_comm_dry_nodes. */
+bool ax_comm_dry_mark(const ax_comm *comm, uint64_t *key);
 /* Returns the number in the world of rank `rank` of a communicator of a dry run. */
 int ax_comm_world_rank(const ax_comm *comm, int rank);
 /* How the ranks of a communicator of a dry run lie on nodes of `ranks_per_node` ranks each. The communicator

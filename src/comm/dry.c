@@ -224,13 +224,12 @@ bool ax_comm_dry_has_nodes(const ax_comm *comm)
     return ((const dry_comm *)comm->impl)->node_of;
 }
 
-void ax_comm_dry_mark(const ax_comm *comm, uint64_t *key)
+bool ax_comm_dry_mark(const ax_comm *comm, uint64_t *key)
 {
     const dry_comm *dry = comm->impl;
     const ax_placed p = placed(dry);
     AX_ASSERT(ax_comm_is_dry(comm));
-    if (dry->per_node)
-        ax_placed_mark(&p, dry->per_node, key);
+    return dry->per_node && ax_placed_mark(&p, dry->per_node, key);
 }
 
 static ax_comm_buffers dry_buffers(ax_comm *comm) { return dry_of(comm)->most; }

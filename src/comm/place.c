@@ -87,7 +87,7 @@ ax_comm_place ax_placed_find(const ax_placed *p, int node)
     return place;
 }
 
-void ax_placed_mark(const ax_placed *p, int node, uint64_t *key)
+bool ax_placed_mark(const ax_placed *p, int node, uint64_t *key)
 {
     const groups g = find_groups(p, node);
     for (int first = 0; first < g.end && !g.alike; first++) {
@@ -102,4 +102,5 @@ void ax_placed_mark(const ax_placed *p, int node, uint64_t *key)
             }
         }
     }
+    return !g.alike;
 }

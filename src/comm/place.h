@@ -16,7 +16,7 @@ typedef struct ax_placed {
 int ax_placed_number(const ax_placed *p, int rank);
 /* Returns what ax_comm_place_of says of the communicator, on nodes of `node` ranks. */
 ax_comm_place ax_placed_find(const ax_placed *p, int node);
-/* Does what ax_comm_dry_mark says, on nodes of `node` ranks. */
-void ax_placed_mark(const ax_placed *p, int node, uint64_t *key);
+/* Does what ax_comm_dry_mark says, and returns that, on nodes of `node` ranks. */
+bool ax_placed_mark(const ax_placed *p, int node, uint64_t *key);
 
 #endif

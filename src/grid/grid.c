@@ -238,14 +238,15 @@ static void add_apart(const ax_grid *grid, const uint64_t *key, int rank, int *o
 ax_status ax_grid_apart(const ax_grid *grid, int **out, int *n)
 {
     uint64_t *key;
+    bool apart = false;
     *n = 0;
     AX_TRY(ax_calloc((size_t)grid->ranks, sizeof **out, out));
     AX_TRY(ax_calloc((size_t)grid->ranks, sizeof *key, &key));
     for (int i = 0; i < grid->comms; i++)
         if (grid->along[i].atoms)
-            ax_comm_dry_mark(grid->along[i].comm, key);
+            apart |= ax_comm_dry_mark(grid->along[i].comm, key);
     const int stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
-    for (int r = 0; r < grid->ranks; r++)
+    for (int r = 0; r < grid->ranks && apart; r++)
         if (ax_grid_coord(grid, r, AX_PIPE) == stage)
             add_apart(grid, key, r, *out, n);
     free(key);

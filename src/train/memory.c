@@ -141,7 +141,7 @@ static ax_status suggest_threads(const ax_train_run *run, const ax_memory *memor
     AX_TRY(fits_all(run, &rest, &m, &fits));
     /* The scratch memory of a GPU or of a described machine does not depend on threads. Stages may differ in
      * the other memory. */
-    int64_t little = threads == 1 || run->config->scratch ||
+    int64_t little = threads == 1 || run->plan.scratch ||
                      run->plan.parallel.offload.memory == AX_OFFLOAD_DISCRETE ||
                      scratch <= ax_memory_total(&rest) / 2;
     AX_TRY(ax_train_max(run, &little, 1));

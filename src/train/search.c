@@ -20,9 +20,10 @@ static const double open_share = 0.98;
  * replayed as a whole, one of them may turn out to be faster. */
 static const double near_share = 0.03;
 
-/* If bounds have not told the fastest after PATIENCE replays, candidates are improved key by key: what cannot
- * become faster than these is then left out. The search ends after MOST_REPLAYS, if it has found any. */
-enum { PATIENCE = 4000, MOST_REPLAYS = 11000 };
+/* If bounds have not told the fastest after PATIENCE replays, candidates are made of many grids (until
+ * BEGUN), and improved key by key: what cannot become faster than these is then left out. The search ends
+ * after MOST_REPLAYS, if it has found any. */
+enum { PATIENCE = 4000, BEGUN = 6000, MOST_REPLAYS = 11000 };
 
 enum { WHOLE = 50 }; /* candidates that are replayed as a whole */
 
@@ -318,15 +319,13 @@ static bool change(const struct ax_search *s, tables *t, ax_search_key key, int6
     return true;
 }
 
-/* Returns true if a factor of at most two, taken from one size of a grid and given to another, makes the
- * other. */
+/* Returns true if a factor of one size of a grid, given to another size, makes the other grid. */
 static bool are_near(ax_grid_size a, ax_grid_size b)
 {
-    double sum = 0;
-    for (int axis = 0; axis < AX_GRID_SIZES; axis++)
-        sum +=
-            fabs(log2((double)ax_grid_size_along(a, (ax_axis)axis) / ax_grid_size_along(b, (ax_axis)axis)));
-    return sum < 2 + 1e-9;
+    int others = 0;
+    for (int i = 0; i < AX_GRID_SIZES; i++)
+        others += ax_grid_size_along(a, (ax_axis)i) != ax_grid_size_along(b, (ax_axis)i);
+    return others <= 2;
 }
 
 /* Gives a key the value with which the candidate is fastest and fits. Sets *better to whether that is
@@ -352,21 +351,50 @@ static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, ax_c
     return AX_OK;
 }
 
-/* Completes a node, and improves the candidate, if it fits, until no other value of a key is faster. */
-static ax_status descend(struct ax_search *s, tables *t, const node *n, int most)
+/* Returns the place of the largest micro-batch with which the stages of the candidate have a few each. */
+static int few_for_each(const ax_candidate *c, const search_values *micro_batch)
 {
-    ax_candidate c = n->c;
-    if (!complete(s, t, n->depth, false, &c))
-        return AX_OK;
-    AX_TRY(replay_once(s, t, SEARCH_TIMED, &c));
-    if (!fits(s, &c)) {
-        complete(s, t, n->depth, true, &c);
-        AX_TRY(replay_once(s, t, SEARCH_TIMED, &c));
+    enum { FEW = 4 };
+    int i = 0;
+    while (i < micro_batch->n - 1 &&
+           micro_batch->of[0] / micro_batch->of[i] < FEW * ax_grid_size_along(c->grid, AX_PIPE))
+        i++;
+    return i;
+}
+
+/* Gives all keys of a candidate behind its grid values to begin with: those that need the least memory, or
+ * are the fastest; and the schedule that is replayed the fastest. Returns false if a key has none. */
+static bool begin_with(const struct ax_search *s, tables *t, bool frugal, ax_candidate *c)
+{
+    for (int key = AX_SEARCH_GRID + 1; key < AX_SEARCH_KEYS; key++) {
+        search_list(s, c, (ax_search_key)key, &t->other);
+        const int last = t->other.n - 1;
+        if (last < 0)
+            return false;
+        search_set(s, c, (ax_search_key)key,
+                   t->other.of[key == AX_SEARCH_MICRO_BATCH          ? few_for_each(c, &t->other)
+                               : frugal || key >= AX_SEARCH_SCHEDULE ? last
+                                                                     : 0]);
     }
-    if (!fits(s, &c))
-        return AX_OK;
-    s->candidates++;
-    enter(s, &c, most);
+    return true;
+}
+
+/* Finds a candidate to begin with that has the grid of *c. Sets *fit to whether there is one. */
+static ax_status find_beginning(struct ax_search *s, tables *t, ax_candidate *c, bool *fit)
+{
+    *fit = false;
+    for (int frugal = 0; frugal < 2 && !*fit; frugal++) {
+        if (!begin_with(s, t, frugal, c))
+            return AX_OK;
+        AX_TRY(replay_once(s, t, SEARCH_TIMED, c));
+        *fit = fits(s, c);
+    }
+    return AX_OK;
+}
+
+/* Improves a candidate until no other value of one key is faster, and enters what it becomes. */
+static ax_status descend(struct ax_search *s, tables *t, ax_candidate c, int most)
+{
     for (int key = 0, unchanged = 0; unchanged < AX_SEARCH_KEYS; key = (key + 1) % AX_SEARCH_KEYS) {
         bool better;
         AX_TRY(improve(s, t, (ax_search_key)key, &c, &better));
@@ -381,7 +409,34 @@ static ax_status descend(struct ax_search *s, tables *t, const node *n, int most
 
 static int by_bound(const void *a, const void *b) { return is_before(a, b) ? -1 : is_before(b, a); }
 
-/* Descends from the best node of each grid, the one with the least bound first. */
+/* Descends from a candidate of each grid: of those with the least bounds, the fastest candidate first. of[n]:
+ * the nodes; seen[grid]: false. */
+static ax_status descend_from(struct ax_search *s, tables *t, node *of, size_t n, bool *seen, int most)
+{
+    size_t begun = 0;
+    qsort(of, n, sizeof *of, by_bound);
+    for (size_t i = 0; i < n && s->replays < BEGUN; i++) {
+        ax_candidate c = of[i].c;
+        bool *grid = &seen[c.value[AX_SEARCH_GRID]], fit;
+        if (*grid)
+            continue;
+        *grid = true;
+        AX_TRY(check_signal());
+        AX_TRY(find_beginning(s, t, &c, &fit));
+        if (!fit)
+            continue;
+        s->candidates++;
+        enter(s, &c, most);
+        of[begun] = of[i];
+        of[begun].c = c;
+        of[begun++].bound = c.seconds;
+    }
+    qsort(of, begun, sizeof *of, by_bound);
+    for (size_t i = 0; i < begun && s->replays < MOST_REPLAYS; i++)
+        AX_TRY(descend(s, t, of[i].c, most));
+    return AX_OK;
+}
+
 static ax_status descend_from_all(struct ax_search *s, tables *t, const frontier *f, int most)
 {
     node *of = NULL;
@@ -391,13 +446,7 @@ static ax_status descend_from_all(struct ax_search *s, tables *t, const frontier
         status = ax_calloc(f->n, sizeof *of, &of);
     if (status == AX_OK) {
         memcpy(of, f->of, f->n * sizeof *of);
-        qsort(of, f->n, sizeof *of, by_bound);
-    }
-    for (size_t i = 0; i < f->n && status == AX_OK && s->replays < MOST_REPLAYS; i++) {
-        bool *grid = &seen[of[i].c.value[AX_SEARCH_GRID]];
-        if (!*grid && !is_hopeless(s, of[i].bound, most))
-            status = descend(s, t, &of[i], most);
-        *grid = true;
+        status = descend_from(s, t, of, f->n, seen, most);
     }
     free(of);
     free(seen);

@@ -21,9 +21,9 @@ static const double open_share = 0.98;
 static const double near_share = 0.03;
 
 /* If bounds have not told the fastest after PATIENCE replays, candidates are made of many grids (until
- * BEGUN), and improved key by key: what cannot become faster than these is then left out. The search ends
- * after MOST_REPLAYS, if it has found any. */
-enum { PATIENCE = 4000, BEGUN = 6000, MOST_REPLAYS = 11000 };
+ * BEGUN), and improved key by key (until DESCENDED): what cannot become faster than these is then left out.
+ * The search ends after MOST_REPLAYS, if it has found any. */
+enum { PATIENCE = 4000, BEGUN = 5500, DESCENDED = 8500, MOST_REPLAYS = 12000 };
 
 enum { WHOLE = 50 }; /* candidates that are replayed as a whole */
 
@@ -335,7 +335,7 @@ static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, ax_c
     const ax_candidate before = *c;
     *better = false;
     search_list(s, &before, key, &t->mine);
-    for (int i = 0; i < t->mine.n && s->replays < MOST_REPLAYS; i++) {
+    for (int i = 0; i < t->mine.n && s->replays < DESCENDED; i++) {
         ax_candidate next = before;
         if (t->mine.of[i] == before.value[key] ||
             (key == AX_SEARCH_GRID && !are_near(before.grid, s->grid[t->mine.of[i]])) ||
@@ -432,7 +432,7 @@ static ax_status descend_from(struct ax_search *s, tables *t, node *of, size_t n
         of[begun++].bound = c.seconds;
     }
     qsort(of, begun, sizeof *of, by_bound);
-    for (size_t i = 0; i < begun && s->replays < MOST_REPLAYS; i++)
+    for (size_t i = 0; i < begun && s->replays < DESCENDED; i++)
         AX_TRY(descend(s, t, of[i].c, most));
     return AX_OK;
 }

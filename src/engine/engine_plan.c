@@ -104,6 +104,15 @@ static ax_status renew_weights(const ax_engine *e)
     return AX_OK;
 }
 
+/* Returns true if the weight cache may keep frozen weights, which only the first step gathers. */
+static bool keeps_frozen(const ax_engine *e)
+{
+    bool frozen = false;
+    for (int i = 0; i < e->set->n && !frozen; i++)
+        frozen = e->set->param[i]->frozen;
+    return frozen && e->ctx->parallel.weight_cache;
+}
+
 /* Runs each task twice on the device `dry`. The first run records the order in which the task uses weights
  * (the order of their all-gathers), the second run records the memory.
  *
@@ -111,7 +120,7 @@ static ax_status renew_weights(const ax_engine *e)
  * more memory than the first. So the second run takes the last micro-batch of a step. The micro-batches
  * between the first and the last send equally many bytes, and the dry step has one of them. Which gradients
  * are reduced within the last micro-batch follows from the first run: bytes of a step with one micro-batch
- * are those of the second run. */
+ * are those of the second run. Frozen weights that the cache keeps are gathered before what is counted. */
 static ax_status dry_run_tasks(ax_engine *e, sums *sent)
 {
     const int64_t micro_batches = e->options.global_batch / e->rows;
@@ -123,6 +132,12 @@ static ax_status dry_run_tasks(ax_engine *e, sums *sent)
         return dry_run_evaluations(e);
     }
     e->options.global_batch = n * e->rows;
+    if (several && keeps_frozen(e)) {
+        AX_TRY(engine_begin_step(e));
+        AX_TRY(engine_dry_micro_batch(e, 0, n, NULL));
+        AX_TRY(renew_weights(e));
+        ax_frame_forget(e->slot[0].frame);
+    }
     add_sent(e, several ? -1 : 0, sent);
     AX_TRY(engine_begin_step(e));
     AX_TRY(engine_dry_micro_batch(e, 0, n, NULL));

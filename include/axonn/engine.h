@@ -78,8 +78,8 @@ void ax_engine_plan_fini(ax_engine_plan *plan);
 /* Returns the prices of kernels, copies, collectives and messages on a described machine (machine.h), whose
  * ranks are numbered node by node. Borrows the machine. Messages are taken to travel while ranks compute. */
 ax_prices ax_prices_of(const ax_machine *machine);
-/* The same, but each collective costs what it costs if its ranks lie as close together as they can, and if it
- * waits for no other: no order of the ranks is faster. */
+/* The same, but each collective costs what it costs if its ranks lie as close together as they can, and waits
+ * for no other, unless both have more ranks than a node: no order of the ranks is faster. */
 ax_prices ax_prices_least(const ax_machine *machine);
 
 /* Micro-batches of a step that may differ in time. Transfers in flight pass from one to the next, so the

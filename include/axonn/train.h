@@ -168,17 +168,19 @@ typedef struct ax_search_options {
  * Keys get values one after the other. A candidate with some keys open is replayed with the values that are
  * fastest if memory does not count, and takes part in the search only if it fits with those that need the
  * least memory; so a candidate whose keys all have values, and that comes first, is the fastest (a best-first
- * search). If the model's blocks are alike, replays of two and three blocks give the time of all; the best
- * are replayed as a whole. ax_search_create does this; it reads the model only. AX_ERR_USAGE: keys contradict
- * the search, no grid is legal, or a rate is missing. AX_ERR_MEMORY: no candidate fits; the message says what
- * is missing, and how many ranks would do. Borrows config and machine. The caller owns *out. Not collective.
+ * search). If none has come first after some thousand replays, candidates are improved key by key, and the
+ * search then ends with the best that it has found in as many more. If the model's blocks are alike, replays
+ * of two and three blocks give the time of all; the best are replayed as a whole. ax_search_create does this;
+ * it reads the model only. AX_ERR_USAGE: keys contradict the search, no grid is legal, or a rate is missing.
+ * AX_ERR_MEMORY: no candidate fits; the message says what is missing, and how many ranks would do. Borrows
+ * config and machine. The caller owns *out. Not collective.
  */
 typedef struct ax_search ax_search;
 AX_MUST_CHECK ax_status ax_search_create(ax_config *config, const ax_search_options *options,
                                          ax_search **out);
 void ax_search_destroy(ax_search **search);
 /* Return the number of candidates, at most options.most, and candidate i, the fastest first; how many
- * candidates were ranked, and how many steps of a rank were replayed for that. */
+ * candidates were timed, with all keys, and how many steps of a rank were replayed for that. */
 int ax_search_count(const ax_search *search);
 const ax_candidate *ax_search_get(const ax_search *search, int i);
 int64_t ax_search_ranked(const ax_search *search);

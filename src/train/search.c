@@ -2,7 +2,10 @@
  *
  * A node of the search is a candidate of which the first keys have values. Its time is that of the fastest
  * that it can become if memory does not count. The node with the least time is opened: each value of its next
- * key is a node. A node whose keys all have values comes out when no other can become faster. */
+ * key is a node. A node whose keys all have values comes out when no other can become faster.
+ *
+ * Where bounds tell little, that takes too long: then candidates are improved key by key (descents), and the
+ * best that is found within a number of replays is given. */
 #include "train/search.h"
 
 #include "axonn/runtime.h"
@@ -20,10 +23,10 @@ static const double open_share = 0.98;
  * replayed as a whole, one of them may turn out to be faster. */
 static const double near_share = 0.03;
 
-/* If bounds have not told the fastest after PATIENCE replays, candidates are made of many grids (until
- * BEGUN), and improved key by key (until DESCENDED): what cannot become faster than these is then left out.
- * The search ends after MOST_REPLAYS, if it has found any. */
-enum { PATIENCE = 4000, BEGUN = 5500, DESCENDED = 8500, MOST_REPLAYS = 12000 };
+/* If bounds have not told the fastest after PATIENCE replays, or AFTER_ROOT if the grids alone take as many,
+ * candidates of many grids are made in BEGIN more, and improved key by key in DESCEND more. Nodes that cannot
+ * become faster than these are then left out, and the search ends after END more. */
+enum { PATIENCE = 4000, AFTER_ROOT = 1000, BEGIN = 1500, DESCEND = 3000, END = 3500 };
 
 enum { WHOLE = 50 }; /* candidates that are replayed as a whole */
 
@@ -151,6 +154,7 @@ static ax_status replay_once(struct ax_search *s, tables *t, search_mode mode, a
     found *f = find_place(&t->memo, value, (int)mode + 1);
     if (!f->mode) {
         AX_TRY(search_replay(s, c, mode, false));
+        s->candidates += mode == SEARCH_TIMED;
         *f = (found){.mode = (int)mode + 1,
                      .seconds = c->seconds,
                      .memory = c->memory,
@@ -330,12 +334,13 @@ static bool are_near(ax_grid_size a, ax_grid_size b)
 
 /* Gives a key the value with which the candidate is fastest and fits. Sets *better to whether that is
  * another. */
-static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, ax_candidate *c, bool *better)
+static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, int64_t end, ax_candidate *c,
+                         bool *better)
 {
     const ax_candidate before = *c;
     *better = false;
     search_list(s, &before, key, &t->mine);
-    for (int i = 0; i < t->mine.n && s->replays < DESCENDED; i++) {
+    for (int i = 0; i < t->mine.n && s->replays < end; i++) {
         ax_candidate next = before;
         if (t->mine.of[i] == before.value[key] ||
             (key == AX_SEARCH_GRID && !are_near(before.grid, s->grid[t->mine.of[i]])) ||
@@ -351,58 +356,59 @@ static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, ax_c
     return AX_OK;
 }
 
-/* Returns the place of the largest micro-batch with which the stages of the candidate have a few each. */
-static int few_for_each(const ax_candidate *c, const search_values *micro_batch)
+/* Gives the candidate the largest micro-batch with which its stages have a few each. */
+static void begin_with_few(const struct ax_search *s, const search_values *micro_batch, ax_candidate *c)
 {
     enum { FEW = 4 };
+    const int64_t few = FEW * ax_grid_size_along(c->grid, AX_PIPE);
     int i = 0;
-    while (i < micro_batch->n - 1 &&
-           micro_batch->of[0] / micro_batch->of[i] < FEW * ax_grid_size_along(c->grid, AX_PIPE))
-        i++;
-    return i;
+    do
+        search_set(s, c, AX_SEARCH_MICRO_BATCH, micro_batch->of[i++]);
+    while (i < micro_batch->n && search_micro_batches(s, c) < few);
 }
 
-/* Gives all keys of a candidate behind its grid values to begin with: those that need the least memory, or
- * are the fastest; and the schedule that is replayed the fastest. Returns false if a key has none. */
+/* Gives all keys of a candidate behind its grid values to begin with: the micro-batch above, of the other
+ * keys the fastest values or those that need the least memory, and the schedule that is replayed the fastest.
+ * Returns false if a key has none. */
 static bool begin_with(const struct ax_search *s, tables *t, bool frugal, ax_candidate *c)
 {
     for (int key = AX_SEARCH_GRID + 1; key < AX_SEARCH_KEYS; key++) {
         search_list(s, c, (ax_search_key)key, &t->other);
-        const int last = t->other.n - 1;
-        if (last < 0)
+        if (!t->other.n)
             return false;
-        search_set(s, c, (ax_search_key)key,
-                   t->other.of[key == AX_SEARCH_MICRO_BATCH          ? few_for_each(c, &t->other)
-                               : frugal || key >= AX_SEARCH_SCHEDULE ? last
-                                                                     : 0]);
+        if (key == AX_SEARCH_MICRO_BATCH)
+            begin_with_few(s, &t->other, c);
+        else
+            search_set(s, c, (ax_search_key)key,
+                       t->other.of[frugal || key >= AX_SEARCH_SCHEDULE ? t->other.n - 1 : 0]);
     }
     return true;
 }
 
-/* Finds a candidate to begin with that has the grid of *c. Sets *fit to whether there is one. */
-static ax_status find_beginning(struct ax_search *s, tables *t, ax_candidate *c, bool *fit)
+/* Finds a candidate to begin with that has the grid of the node. Sets *fit to whether there is one. */
+static ax_status find_beginning(struct ax_search *s, tables *t, const node *n, ax_candidate *c, bool *fit)
 {
+    enum { FASTEST, FRUGAL, LEAST, TRIES };
     *fit = false;
-    for (int frugal = 0; frugal < 2 && !*fit; frugal++) {
-        if (!begin_with(s, t, frugal, c))
-            return AX_OK;
-        AX_TRY(replay_once(s, t, SEARCH_TIMED, c));
-        *fit = fits(s, c);
+    for (int i = 0; i < TRIES && !*fit; i++) {
+        *c = n->c;
+        if (i == LEAST ? complete(s, t, n->depth, true, c) : begin_with(s, t, i == FRUGAL, c)) {
+            AX_TRY(replay_once(s, t, SEARCH_TIMED, c));
+            *fit = fits(s, c);
+        }
     }
     return AX_OK;
 }
 
 /* Improves a candidate until no other value of one key is faster, and enters what it becomes. */
-static ax_status descend(struct ax_search *s, tables *t, ax_candidate c, int most)
+static ax_status descend(struct ax_search *s, tables *t, ax_candidate c, int64_t end, int most)
 {
     for (int key = 0, unchanged = 0; unchanged < AX_SEARCH_KEYS; key = (key + 1) % AX_SEARCH_KEYS) {
         bool better;
-        AX_TRY(improve(s, t, (ax_search_key)key, &c, &better));
+        AX_TRY(improve(s, t, (ax_search_key)key, end, &c, &better));
         unchanged = better ? 0 : unchanged + 1;
-        if (better) {
-            s->candidates++;
+        if (better)
             enter(s, &c, most);
-        }
     }
     return AX_OK;
 }
@@ -413,27 +419,27 @@ static int by_bound(const void *a, const void *b) { return is_before(a, b) ? -1 
  * the nodes; seen[grid]: false. */
 static ax_status descend_from(struct ax_search *s, tables *t, node *of, size_t n, bool *seen, int most)
 {
+    const int64_t begin = s->replays + BEGIN, end = begin + DESCEND;
     size_t begun = 0;
     qsort(of, n, sizeof *of, by_bound);
-    for (size_t i = 0; i < n && s->replays < BEGUN; i++) {
-        ax_candidate c = of[i].c;
-        bool *grid = &seen[c.value[AX_SEARCH_GRID]], fit;
+    for (size_t i = 0; i < n && s->replays < begin; i++) {
+        ax_candidate c;
+        bool *grid = &seen[of[i].c.value[AX_SEARCH_GRID]], fit;
         if (*grid)
             continue;
         *grid = true;
         AX_TRY(check_signal());
-        AX_TRY(find_beginning(s, t, &c, &fit));
+        AX_TRY(find_beginning(s, t, &of[i], &c, &fit));
         if (!fit)
             continue;
-        s->candidates++;
         enter(s, &c, most);
         of[begun] = of[i];
         of[begun].c = c;
         of[begun++].bound = c.seconds;
     }
     qsort(of, begun, sizeof *of, by_bound);
-    for (size_t i = 0; i < begun && s->replays < DESCENDED; i++)
-        AX_TRY(descend(s, t, of[i].c, most));
+    for (size_t i = 0; i < begun && s->replays < end; i++)
+        AX_TRY(descend(s, t, of[i].c, end, most));
     return AX_OK;
 }
 
@@ -459,22 +465,21 @@ static ax_status descend_from_all(struct ax_search *s, tables *t, const frontier
 static ax_status take_best(struct ax_search *s, tables *t, frontier *f, int most)
 {
     const node root = {.depth = 0};
-    bool descended = false;
     AX_TRY(open_node(s, t, &root, f));
-    while (f->n && (!s->n || s->replays < MOST_REPLAYS) && !is_hopeless(s, f->of[0].bound, most)) {
-        if (!descended && s->replays >= PATIENCE) {
-            descended = true;
+    const int64_t patience = ax_max(PATIENCE, s->replays + AFTER_ROOT);
+    int64_t end = INT64_MAX; /* set by the descents */
+    while (f->n && (!s->n || s->replays < end) && !is_hopeless(s, f->of[0].bound, most)) {
+        if (end == INT64_MAX && s->replays >= patience) {
             AX_TRY(descend_from_all(s, t, f, most));
+            end = s->replays + END;
             continue;
         }
         const node n = pop(f);
         AX_TRY(check_signal());
-        if (n.depth < AX_SEARCH_KEYS) {
+        if (n.depth < AX_SEARCH_KEYS)
             AX_TRY(open_node(s, t, &n, f));
-            continue;
-        }
-        s->candidates++;
-        enter(s, &n.c, most);
+        else
+            enter(s, &n.c, most);
     }
     return AX_OK;
 }

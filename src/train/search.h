@@ -29,7 +29,7 @@ struct ax_search {
     int n_grids;
     char refused[512];     /* why the engine could not run a candidate */
     int64_t replays;       /* of a rank's step so far */
-    int64_t candidates;    /* that were ranked */
+    int64_t candidates;    /* whose time was found, with all keys */
     size_t least;          /* bytes of the candidate that needs the least memory, if none fits */
     ax_candidate least_of; /* that candidate */
     ax_candidate *best;    /* [n], the fastest first */
@@ -42,6 +42,8 @@ struct ax_search {
 extern const char *const search_key_names[AX_SEARCH_KEYS];
 /* Returns the bytes of the model's weights in the compute dtype. */
 int64_t search_weights(const struct ax_search *s);
+/* Returns how many micro-batches a rank's rows are in a step, by the candidate's grid and micro-batch. */
+int64_t search_micro_batches(const struct ax_search *s, const ax_candidate *c);
 /* Lists the legal grids of s->ranks ranks. */
 ax_status search_list_grids(struct ax_search *s);
 /* Sets `values` to the values of the key for a candidate whose keys before it have values. */
@@ -65,7 +67,8 @@ typedef enum search_mode {
 
 /* Finds the memory of the rank that needs the most, and the time of a step. If the blocks are alike and
  * `whole` is false, two sizes of a stage with few blocks are replayed, and the others follow. Sets
- * c->memory, c->host, and all times. */
+ * c->memory, c->host, and all times. While keys are open, one chunk stands for all of a stage; c->memory is
+ * then SIZE_MAX: not known, and not found to fit. */
 ax_status search_replay(struct ax_search *s, ax_candidate *c, search_mode mode, bool whole);
 
 #endif

@@ -117,7 +117,7 @@ static int64_t batch_ranks(const struct ax_search *s, const ax_candidate *c)
     return ax_strategy_ranks(s->base.parallel.strategy, AX_ROLE_BATCH, c->grid);
 }
 
-static int64_t micro_batches(const struct ax_search *s, const ax_candidate *c)
+int64_t search_micro_batches(const struct ax_search *s, const ax_candidate *c)
 {
     return s->base.options.global_batch / (c->value[AX_SEARCH_MICRO_BATCH] * batch_ranks(s, c));
 }
@@ -195,7 +195,8 @@ static void list_offload(const struct ax_search *s, const ax_candidate *c, searc
 /* A cache spares gathers only of weights that are sharded, from one micro-batch to the next. */
 static void list_weight_cache(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
-    if (micro_batches(s, c) > 1 && (ax_grid_size_along(c->grid, AX_Z) > 1 || c->value[AX_SEARCH_ZERO] == 3))
+    if (search_micro_batches(s, c) > 1 &&
+        (ax_grid_size_along(c->grid, AX_Z) > 1 || c->value[AX_SEARCH_ZERO] == 3))
         add(v, ax_round_up(search_weights(s), (int64_t)ax_dtype_size(s->base.compute) << 20)); /* all */
     add(v, 0);
 }
@@ -277,7 +278,7 @@ static void list_schedules(const struct ax_search *s, const ax_candidate *c, sea
         const int64_t least = schedules[i] == AX_PIPE_INTERLEAVED ? 2 : 1;
         if (s->fixed[AX_SEARCH_SLACK] && s->base.parallel.pipe.slack && !takes_slack(schedules[i]))
             continue;
-        if (stages > 1 ? ax_pipe_fits(schedules[i], stages, micro_batches(s, c)) &&
+        if (stages > 1 ? ax_pipe_fits(schedules[i], stages, search_micro_batches(s, c)) &&
                              stages * least <= layers + 2 && suits_cut(s, stages * least)
                        : schedules[i] == AX_PIPE_MESSAGE)
             add(v, schedules[i]);
@@ -305,7 +306,7 @@ static void list_chunks(const struct ax_search *s, const ax_candidate *c, search
 static void list_slack(const struct ax_search *s, const ax_candidate *c, search_values *v)
 {
     const int64_t schedule = c->value[AX_SEARCH_SCHEDULE], stages = stages_of(c);
-    if (stages > 1 && takes_slack(schedule) && micro_batches(s, c) > stages) {
+    if (stages > 1 && takes_slack(schedule) && search_micro_batches(s, c) > stages) {
         add(v, stages);
         add(v, 1);
     }
@@ -375,7 +376,7 @@ static bool is_possible(const struct ax_search *s, const ax_candidate *c, ax_sea
     if (key == AX_SEARCH_MICRO_BATCH)
         return s->base.options.global_batch % (value * batch_ranks(s, c)) == 0;
     if (key == AX_SEARCH_SCHEDULE)
-        return ax_pipe_fits((ax_pipe_schedule)value, stages_of(c), micro_batches(s, c));
+        return ax_pipe_fits((ax_pipe_schedule)value, stages_of(c), search_micro_batches(s, c));
     return true;
 }
 

@@ -308,16 +308,25 @@ static ax_status find_longest(const replaying *r, const ax_stage_times *times, i
     return AX_OK;
 }
 
-/* Sets *out to the times of a stage whose chunk is divided. The caller frees out->task. */
+/* Sets *out to the times of a stage whose chunk is divided. The replay of pieces would do forward and
+ * backward of one after the other: of the waits for weights in the first forward, and for reductions at the
+ * end, as much may be hidden as the other pieces' tasks take. The caller frees out->task. */
 static ax_status divide(const ax_stage_times *t, int pieces, ax_stage_times *out)
 {
+    const double others = (pieces - 1.0) / pieces;
+    const double *first = t->task[AX_STEP_FIRST].of, *last = t->task[AX_STEP_LAST].of;
+    const double waits = fmax(first[AX_PIPE_FORWARD] - last[AX_PIPE_FORWARD], 0);
     *out = *t;
     out->task = NULL;
     out->chunks = pieces;
+    out->end = fmax(t->end - others * (last[AX_PIPE_FORWARD] + last[AX_PIPE_BACKWARD]), 0);
     AX_TRY(ax_calloc((size_t)(AX_STEP_PARTS * pieces), sizeof *out->task, &out->task));
     for (int i = 0; i < AX_STEP_PARTS * pieces; i++)
         for (int k = 0; k < AX_PIPE_DONE; k++)
             out->task[i].of[k] = t->task[i / pieces].of[k] / pieces;
+    for (int i = 0; i < pieces; i++)
+        out->task[AX_STEP_FIRST * pieces + i].of[AX_PIPE_FORWARD] -=
+            fmin(waits, others * first[AX_PIPE_BACKWARD]) / pieces;
     return AX_OK;
 }
 
@@ -377,7 +386,7 @@ static void enter_memory(const replaying *r, const stage_result *result, ax_cand
         memory = fmax(memory, result[i].memory);
         host = fmax(host, result[i].host);
     }
-    c->memory = r->pieces > 1 ? SIZE_MAX : (size_t)memory;
+    c->memory = r->pieces > 1 ? SIZE_MAX : (size_t)memory; /* of joined chunks it is not known */
     c->host = (size_t)(host * ranks);
 }
 
@@ -387,7 +396,7 @@ static ax_status run(replaying *r, ax_candidate *c, bool whole)
     int *like = NULL;
     AX_TRY(ax_calloc((size_t)r->stages * (size_t)r->chunks + 1, sizeof *r->begin, &r->begin));
     ax_status status = find_parts(r);
-    if (status == AX_OK && is_open(r) && r->chunks > 1)
+    if (status == AX_OK && is_open(r) && r->chunks > 1 && r->s->alike)
         status = join_chunks(r);
     if (status == AX_OK)
         status = ax_calloc((size_t)r->stages, sizeof *result, &result);

@@ -29,25 +29,29 @@ static void campaign(void **state)
 }
 
 /* With rows of 64 tokens transfers take most of a step, and bounds tell little of them. The limits are 10 %
- * above the best of searches of 60,000 replays: 0.6778 and 0.1540 s. */
+ * above the best of searches of 60,000 replays: 0.6778 and 0.1540 s. 2,304 ranks have some thousand grids; on
+ * 64 ranks a step fits only with few rows a micro-batch. */
 static void candidates_are_improved(void **state)
 {
     (void)state;
     static const struct {
         int ranks;
+        const char *keys;
         double seconds;
-    } runs[] = {{256, 0.7455}, {4096, 0.1694}};
+    } runs[] = {
+        {256, "model.hidden=4096 model.heads=32 model.seq_len=64 train.global_batch=4096", 0.7455},
+        {4096, "model.hidden=4096 model.heads=32 model.seq_len=64 train.global_batch=4096", 0.1694},
+        {2304, "model.hidden=3072 model.heads=24 model.seq_len=64 train.global_batch=4608", INFINITY},
+        {64, "model.hidden=6144 model.heads=48 model.seq_len=2048 train.global_batch=8192", INFINITY}};
     for (size_t i = 0; i < AX_COUNT(runs); i++) {
-        char words[512];
+        char words[512], text[512];
         int64_t replays;
-        const double seconds =
-            first_of("model.family=gpt2 model.layers=48 model.hidden=4096 model.heads=32 model.vocab=256 "
-                     "model.seq_len=64 train.global_batch=4096",
-                     "frontier", runs[i].ranks, false, words, &replays);
+        snprintf(text, sizeof text, "model.family=gpt2 model.layers=48 model.vocab=256 %s", runs[i].keys);
+        const double seconds = first_of(text, "frontier", runs[i].ranks, false, words, &replays);
         print_message("%d ranks: %s, %.4g s, by %lld replays\n", runs[i].ranks, words, seconds,
                       (long long)replays);
         assert_true(seconds < runs[i].seconds);
-        assert_true(replays < 14000);
+        assert_true(replays < 25000);
     }
 }
 

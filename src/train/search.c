@@ -348,7 +348,8 @@ static ax_status improve(struct ax_search *s, tables *t, ax_search_key key, int6
             continue;
         AX_TRY(check_signal());
         AX_TRY(replay_once(s, t, SEARCH_TIMED, &next));
-        if (fits(s, &next) && is_better(&next, c)) {
+        if (fits(s, &next) &&
+            next.seconds < c->seconds * (1 - 1e-9)) { /* descents end: none goes in a circle */
             *c = next;
             *better = true;
         }
